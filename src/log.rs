@@ -3,17 +3,19 @@
 use std::io::{self, IsTerminal as _, Write};
 use std::sync::{Mutex, PoisonError};
 
+use anyhow::Context as _;
 use tracing_subscriber::EnvFilter;
 use tracing_subscriber::filter::LevelFilter;
 
 use crate::failure::Usage;
+use crate::stderr;
 
 /// Starts logging: warnings and errors by default, otherwise as the filter in `KASKADE_LOG` says (`info`,
 /// `kaskade_actors=debug`). `KASKADE_LOG_FORMAT=json` makes log lines JSON. With `--json` nothing is logged by default: what reads standard
 /// error expects the error alone. With `holds`, lines about permissions that the broker refuses are kept back until [`release`].
 ///
 /// # Errors
-/// When a variable has a value that is not valid.
+/// When a variable has a value that is not valid, or the system gives no thread.
 pub(crate) fn init(json: bool, holds: bool) -> anyhow::Result<()> {
     let filter = match variable("KASKADE_LOG") {
         Some(text) => filter(&text)?,
@@ -23,6 +25,8 @@ pub(crate) fn init(json: bool, holds: bool) -> anyhow::Result<()> {
         Some(text) => is_json(&text)?,
         None => false,
     };
+    let started = stderr::start(lines_are_json);
+    started.context("the system gives no thread for the log; it may be out of threads or memory")?;
     let builder = tracing_subscriber::fmt()
         .with_env_filter(filter)
         .with_writer(move || Line { holds })
@@ -46,8 +50,7 @@ static HELD: Mutex<Vec<u8>> = Mutex::new(Vec::new());
 pub(crate) fn release(is_said: bool) {
     let held = std::mem::take(&mut *HELD.lock().unwrap_or_else(PoisonError::into_inner));
     if !is_said {
-        // A closed standard error leaves no place for them.
-        let _ = io::stderr().lock().write_all(&held);
+        stderr::write(&held);
     }
 }
 
@@ -63,12 +66,12 @@ impl Write for Line {
             held.extend_from_slice(line);
             return Ok(line.len());
         }
-        io::stderr().lock().write_all(line)?;
+        stderr::write(line);
         Ok(line.len())
     }
 
     fn flush(&mut self) -> io::Result<()> {
-        io::stderr().lock().flush()
+        Ok(())
     }
 }
 

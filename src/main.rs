@@ -11,6 +11,7 @@
 //! | [`failure`] | classification of errors, exit codes |
 //! | `interrupt` | Ctrl-C in commands that say something before they end |
 //! | [`log`] | the log on standard error |
+//! | `stderr` | lines on standard error, which a thread writes |
 //!
 //! Exit codes: 0 done, 1 wrong input or refused for good, 2 wrong command line, 75 temporary failure, 130 interrupted.
 
@@ -26,9 +27,11 @@ mod log;
 mod output;
 #[cfg(test)]
 mod reference;
+mod stderr;
 
 use std::any::TypeId;
 use std::ffi::{OsStr, OsString};
+use std::io::{ErrorKind, Write as _};
 use std::path::Path;
 use std::process::ExitCode;
 use std::time::Duration;
@@ -99,6 +102,7 @@ fn main() -> ExitCode {
     match log::init(json, ends).and_then(|()| run(&command)) {
         Ok(()) => {
             log::release(false);
+            stderr::flush();
             ExitCode::SUCCESS
         }
         Err(error) => {
@@ -228,7 +232,16 @@ fn refuse_usage(error: &clap::Error) -> ExitCode {
             output::print_error(&failure, true);
             failure.exit().into()
         }
-        _ => error.exit(),
+        _ => match error.print().and_then(|()| std::io::stdout().flush()) {
+            // The help and the version are results.
+            Err(failed) if !error.use_stderr() && failed.kind() != ErrorKind::BrokenPipe => {
+                let failed = anyhow::Error::new(failed).context("standard output cannot be written");
+                let failure = Failure::of(&failed);
+                output::print_error(&failure, false);
+                failure.exit().into()
+            }
+            _ => u8::try_from(error.exit_code()).unwrap_or(1).into(),
+        },
     }
 }
 

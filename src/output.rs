@@ -8,6 +8,7 @@ use kaskade_app::report;
 use serde::Serialize;
 
 use crate::failure::Failure;
+use crate::stderr;
 
 /// Prints a result for people.
 ///
@@ -49,15 +50,15 @@ pub(crate) fn write_measured(path: &Path, text: &str) -> anyhow::Result<()> {
     Err(error).context(format!("the measurements are {place} instead"))
 }
 
-/// Prints an error as one line of standard error: a message for people, or a JSON object.
+/// Prints an error as one line of standard error: a message for people, or a JSON object. Waits until it is written.
 pub(crate) fn print_error(failure: &Failure, json: bool) {
     let line = if json {
         failure.json()
     } else {
         format!("kaskade: {}", failure.message())
     };
-    // A closed standard error leaves no place for a message.
-    let _ = writeln!(std::io::stderr().lock(), "{line}");
+    stderr::say(&line);
+    stderr::flush();
 }
 
 #[cfg(test)]

@@ -1,6 +1,6 @@
 //! Graceful shutdown, passed as an argument instead of a global.
 //!
-//! The first SIGTERM or SIGINT requests a drain within the grace time; the second ends the grace time.
+//! The first SIGTERM, SIGINT or SIGHUP requests a drain within the grace time; the second ends the grace time.
 
 use std::io;
 use std::time::Duration;
@@ -34,19 +34,21 @@ pub fn manual() -> (Trigger, Shutdown) {
     (Trigger { phase: sender }, Shutdown { phase: receiver })
 }
 
-/// Returns a shutdown that SIGTERM or SIGINT starts, with `grace` for the drain.
+/// Returns a shutdown that SIGTERM, SIGINT or SIGHUP starts, with `grace` for the drain. A terminal that closes sends SIGHUP.
 ///
 /// # Errors
 /// If the signal handlers cannot be installed. Call it on a tokio runtime, which then watches the signals.
 pub fn on_signals(grace: Duration) -> io::Result<Shutdown> {
     let mut terminate = signal(SignalKind::terminate())?;
     let mut interrupt = signal(SignalKind::interrupt())?;
+    let mut hangup = signal(SignalKind::hangup())?;
     let (trigger, shutdown) = manual();
     tokio::spawn(async move {
         for last in [false, true] {
             let name = tokio::select! {
                 _ = terminate.recv() => "SIGTERM",
                 _ = interrupt.recv() => "SIGINT",
+                _ = hangup.recv() => "SIGHUP",
             };
             if last {
                 tracing::warn!(signal = name, "stopping now");
@@ -138,10 +140,12 @@ mod tests {
 
     #[tokio::test]
     async fn signals_drain_and_then_hurry() {
-        let mut shutdown = on_signals(Duration::from_secs(7)).unwrap();
-        kill_process(getpid(), Signal::TERM).unwrap();
-        assert_eq!(shutdown.wait().await, Duration::from_secs(7));
-        kill_process(getpid(), Signal::INT).unwrap();
-        shutdown.hurry().await;
+        for [first, second] in [[Signal::TERM, Signal::INT], [Signal::HUP, Signal::TERM]] {
+            let mut shutdown = on_signals(Duration::from_secs(7)).unwrap();
+            kill_process(getpid(), first).unwrap();
+            assert_eq!(shutdown.wait().await, Duration::from_secs(7));
+            kill_process(getpid(), second).unwrap();
+            shutdown.hurry().await;
+        }
     }
 }

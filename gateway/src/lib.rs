@@ -7,6 +7,7 @@
 //! | module | holds |
 //! |---|---|
 //! | `answer_kind`, `metric_names` | what the answers of an app are; names of the metrics |
+//! | `accept` | connections as the system gives them |
 //! | [`tls`] | connections with TLS |
 //! | [`config`] | [`Limits`] of a gateway and [`AppOptions`] of an app that it serves |
 //! | `http` | paths, headers, bodies, and errors in the form of each API |
@@ -19,6 +20,7 @@
 //! | `connections` | connections: HTTP/1.1 and HTTP/2, and those that send nothing |
 //! | [`server`] | [`Gateway`]: the listener, its routes, and the graceful shutdown |
 
+mod accept;
 mod answer_kind;
 mod apps;
 pub mod config;

@@ -11,3 +11,6 @@ pub(crate) const PER_TOKEN: &str = "kaskade_gateway_time_per_output_token_second
 pub(crate) const SPANS: &str = "kaskade_gateway_spans_total";
 /// Spans that were dropped, because their queue was full or the collector did not take them.
 pub(crate) const SPANS_DROPPED: &str = "kaskade_gateway_spans_dropped_total";
+
+/// Failures to accept a connection, as without free file descriptors, since the start of the process.
+pub(crate) const ACCEPT_FAILURES: &str = "kaskade_gateway_accept_failures_total";

@@ -13,7 +13,6 @@ use axum::Router;
 use axum::body::Body;
 use axum::http::{HeaderMap, Method, Response, Uri};
 use axum::routing::get;
-use axum::serve::ListenerExt as _;
 use hyper_util::service::TowerToHyperService;
 use kaskade_actors::bus::{Bus, BusConfig, BusError};
 use kaskade_actors::ops::health::Health;
@@ -24,13 +23,14 @@ use tokio::runtime::Runtime;
 use tokio::task::JoinHandle;
 use tokio_rustls::TlsAcceptor;
 
+use crate::accept::TcpAcceptor;
 use crate::apps::app_state::{AppState, follow};
 use crate::config::{AppOptions, Limits};
 use crate::connections;
 use crate::endpoints::{dashboard, feedback, grpc, health, oip, openai, openapi, tei, tokenize};
 use crate::http::api::Api;
 use crate::http::failure::Failure;
-use crate::http::grpc_status;
+use crate::http::{grpc_status, other_paths};
 use crate::middleware::Guarded;
 use crate::requests::trace;
 use crate::state::{GatewayState, Served};
@@ -187,7 +187,7 @@ async fn connect(shared: &GatewayState, options: AppOptions, bus: BusConfig) -> 
 async fn run(listener: TcpListener, tls: Option<TlsAcceptor>, shared: Arc<GatewayState>) {
     let failed = |error: std::io::Error| tracing::error!(%error, "serving HTTP failed");
     let listener = match tokio::net::TcpListener::from_std(listener) {
-        Ok(listener) => listener,
+        Ok(listener) => TcpAcceptor::new(listener, Arc::clone(&shared.accept_failures)),
         Err(error) => return failed(error),
     };
     let (stopping, head_pause) = (shared.stopping.subscribe(), shared.limits.head_pause);
@@ -202,11 +202,6 @@ async fn run(listener: TcpListener, tls: Option<TlsAcceptor>, shared: Arc<Gatewa
         }
         return;
     }
-    let listener = listener.tap_io(|connection| {
-        if let Err(error) = connection.set_nodelay(true) {
-            tracing::debug!(%error, "TCP_NODELAY could not be set");
-        }
-    });
     connections::serve(listener, guarded, head_pause, stopping).await;
 }
 
@@ -220,7 +215,12 @@ async fn unknown_path(headers: HeaderMap, uri: Uri) -> Response<Body> {
 
 async fn wrong_method(method: Method, uri: Uri) -> Response<Body> {
     let path = uri.path();
-    trace::unrouted(Failure::wrong_method(&method, path).response(Api::of(path)))
+    // A path of another server that looks like one of this gateway.
+    let failure = match other_paths::remedy(path) {
+        Some(_) => Failure::unknown_path(path),
+        None => Failure::wrong_method(&method, path),
+    };
+    trace::unrouted(failure.response(Api::of(path)))
 }
 
 /// Returns all routes.

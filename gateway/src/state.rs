@@ -13,6 +13,7 @@ use kaskade_actors::ops::health::Health;
 use kaskade_actors::wire::{InferReply, InferRequest};
 use tokio::sync::{Semaphore, watch};
 
+use crate::accept::AcceptFailures;
 use crate::answer_kind::AnswerKind;
 use crate::apps::app_state::AppState;
 use crate::apps::latency::LatencyHistograms;
@@ -42,6 +43,7 @@ pub(crate) struct GatewayState {
     pub(crate) stopping: watch::Sender<bool>,
     /// One permit per thread that tokenizes; others wait, so that the models keep cores.
     pub(crate) tokenizing: Arc<Semaphore>,
+    pub(crate) accept_failures: Arc<AcceptFailures>,
     /// Health of the process's node, if it has one.
     pub(crate) health: watch::Sender<Option<Health>>,
     apps: RwLock<BTreeMap<String, Arc<Served>>>,
@@ -62,6 +64,7 @@ impl GatewayState {
             leaving: AtomicBool::new(false),
             stopping: watch::Sender::new(false),
             tokenizing: Arc::new(Semaphore::new(limits.threads().get())),
+            accept_failures: Arc::default(),
             health: watch::Sender::new(None),
             apps: RwLock::default(),
             limits,
@@ -111,7 +114,11 @@ impl GatewayState {
         if apps.is_empty() {
             return Err(Failure::starting());
         }
-        apps.get(name).cloned().ok_or_else(|| Failure::unknown_app(name))
+        apps.get(name).cloned().ok_or_else(|| {
+            let mut names = apps.keys();
+            let first = names.next().filter(|_| names.next().is_none());
+            Failure::unknown_app(name, first.map(String::as_str))
+        })
     }
 
     /// Returns the app of that name; without a name, the only app.

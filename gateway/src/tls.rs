@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use axum::serve::Listener;
 use thiserror::Error;
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::TcpStream;
 use tokio::sync::mpsc::{Receiver, Sender, channel};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::task::JoinHandle;
@@ -17,6 +17,8 @@ use tokio_rustls::rustls::pki_types::pem::PemObject as _;
 use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use tokio_rustls::rustls::{Error as RustlsError, ServerConfig};
 use tokio_rustls::server::TlsStream;
+
+use crate::accept::TcpAcceptor;
 
 /// Longest time of a handshake.
 const HANDSHAKE: Duration = Duration::from_secs(10);
@@ -111,7 +113,7 @@ impl TlsListener {
     ///
     /// # Errors
     /// When the listener has no address.
-    pub(crate) fn new(listener: TcpListener, acceptor: TlsAcceptor) -> std::io::Result<Self> {
+    pub(crate) fn new(listener: TcpAcceptor, acceptor: TlsAcceptor) -> std::io::Result<Self> {
         let (done, ready) = channel(HANDSHAKES);
         Ok(Self {
             address: listener.local_addr()?,
@@ -128,7 +130,7 @@ impl Drop for TlsListener {
 }
 
 async fn accept(
-    mut listener: TcpListener,
+    mut listener: TcpAcceptor,
     acceptor: TlsAcceptor,
     done: Sender<(Box<TlsStream<TcpStream>>, SocketAddr)>,
 ) {
@@ -137,8 +139,7 @@ async fn accept(
         let Ok(place) = Arc::clone(&places).acquire_owned().await else {
             return;
         };
-        // This one retries when the system has no more descriptors.
-        let (connection, from) = Listener::accept(&mut listener).await;
+        let (connection, from) = listener.accept().await;
         tokio::spawn(shake(connection, from, acceptor.clone(), done.clone(), place));
     }
 }
@@ -150,9 +151,6 @@ async fn shake(
     done: Sender<(Box<TlsStream<TcpStream>>, SocketAddr)>,
     _place: OwnedSemaphorePermit,
 ) {
-    if let Err(error) = connection.set_nodelay(true) {
-        tracing::debug!(%error, "TCP_NODELAY could not be set");
-    }
     match tokio::time::timeout(HANDSHAKE, acceptor.accept(connection)).await {
         // The receiver is gone if the gateway drains.
         Ok(Ok(stream)) => drop(done.send((Box::new(stream), from)).await),

@@ -35,7 +35,7 @@ use prompt::Prompts;
 use request::PROMPT_LOGPROBS;
 pub use settings::Generation;
 use settings::configure;
-use tools::{CallScanner, FORMAT_BESIDE_TOOLS, Tools};
+use tools::{CallScanner, Tools};
 
 /// Request number of the first request of a batch; smaller numbers belong to [`Continuous::submit`].
 const FIRST_OF_BATCHES: u64 = 1 << 63;
@@ -159,11 +159,7 @@ impl<M: Ops> LanguageModel<M> {
         is_chat: bool,
     ) -> Result<Sampling, ModelError> {
         let mut own = request::sampling_options(inputs)?;
-        if let Some(grammar) = tools.and_then(Tools::grammar) {
-            own.grammar = Some(Arc::new(grammar));
-        } else if own.grammar.is_some() && tools.is_some() {
-            return Err(bad_input(response_format::RESPONSE_FORMAT, FORMAT_BESIDE_TOOLS));
-        }
+        own.grammar = self.prompts.grammar(tools, own.grammar.take())?;
         let beams_stated = own.num_beams.is_some();
         let has_stops = own.stop.is_some();
         let is_constrained = own.grammar.is_some();
@@ -214,7 +210,8 @@ impl<M: Ops> LanguageModel<M> {
             .reasoning
             .filter(|_| is_chat && sampling.grammar.is_none());
         let reasoning = syntax.map(|syntax| (syntax, syntax.is_open_after(&self.prompts.end_of(prompt))));
-        let calls = tools.map(|tools| CallScanner::new(self.prompts.syntax(), tools));
+        let calls =
+            tools.map(|tools| CallScanner::new(self.prompts.syntax(), tools, sampling.grammar.is_some()));
         AnswerScanner::new(reasoning, calls, tools)
     }
 
@@ -297,7 +294,7 @@ impl<M: Ops> Continuous for LanguageModel<M> {
             .filter(|_| sampling.prompt_logprobs.is_some());
         let answer = PartialAnswer {
             prompt_tokens: Some(prompt.len()),
-            has_tools: tools.is_some(),
+            must_call: tools.as_ref().is_some_and(Tools::is_required),
             token_texts: inputs.iter().any(|input| input.name == "top_logprobs"),
             previous: prompt
                 .last()

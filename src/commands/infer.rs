@@ -6,15 +6,16 @@ use std::io::{Read as _, Write as _};
 use std::num::NonZeroU32;
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context as _, bail};
+use anyhow::{Context as _, bail, ensure};
 use bytes::Bytes;
 use kaskade::models::entities;
 use kaskade::models::images::image_file;
 use kaskade::models::{Inputs, PROMPT_NAME, Tensor};
 use kaskade_actors::wire;
 use kaskade_actors::wire::{ContentType, InferReply};
-use kaskade_app::config::App;
+use kaskade_app::config::data::DataSet;
 use kaskade_app::config::scalar::HumanDuration;
+use kaskade_app::config::{App, Task};
 use kaskade_app::data::Label;
 use kaskade_app::data::text_metric::Grading;
 use kaskade_app::load::samples;
@@ -215,6 +216,12 @@ impl RequestArgs {
                 Ok((vec![image_file(&bytes)?], None))
             }
             (_, _, Some(text), _) => {
+                ensure!(
+                    self.text_pair.is_some() || app.is_none_or(|app| app.task != Task::Reranking),
+                    Usage::new(
+                        "a reranker scores a query with a text: give both, `--text QUERY --text-pair TEXT`"
+                    )
+                );
                 let mut inputs = vec![Tensor::from_texts("text", &[text])?];
                 if let Some(pair) = &self.text_pair {
                     inputs.push(Tensor::from_texts("text_pair", &[pair])?);
@@ -240,6 +247,10 @@ impl RequestArgs {
 fn sample(app: &App, index: usize) -> anyhow::Result<(Inputs, Label)> {
     let set = app.data.test.as_ref().or(app.data.validation.as_ref());
     let set = set.context("the app names no set (`data.test`) to take a sample from")?;
+    ensure!(
+        !matches!(set, DataSet::Scenes(_)),
+        "`--index` reads no scenes; send the image of one with `--tensors FILE`"
+    );
     let samples = samples::read(app, set)?;
     let found = samples.inputs.get(index).zip(samples.labels.get(index));
     let (inputs, label) = found.with_context(|| {

@@ -7,6 +7,7 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use anyhow::{Context as _, anyhow, bail};
+use serde_json::json;
 
 use crate::output;
 
@@ -32,6 +33,9 @@ pub(crate) struct Args {
         default_value = "127.0.0.1:8080"
     )]
     http: ProbeAddress,
+    /// Print the answer as JSON.
+    #[arg(long)]
+    json: bool,
 }
 
 /// Where a process is probed.
@@ -94,6 +98,13 @@ enum What {
 }
 
 impl What {
+    fn word(self) -> &'static str {
+        match self {
+            Self::Live => "live",
+            Self::Ready => "ready",
+        }
+    }
+
     fn path(self) -> &'static str {
         match self {
             Self::Live => "/live",
@@ -110,6 +121,9 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     })?;
     if status != 200 {
         bail!("{}", body.trim());
+    }
+    if args.json {
+        return output::print_json(&json!({ args.what.word(): true, "message": body.trim() }));
     }
     output::print(&body)
 }

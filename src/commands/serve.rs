@@ -3,6 +3,9 @@
 use std::collections::BTreeSet;
 use std::num::NonZeroU32;
 use std::path::{Path, PathBuf};
+use std::process;
+use std::thread;
+use std::time::Duration;
 
 use anyhow::ensure;
 use kaskade_actors::bus::BusConfig;
@@ -13,7 +16,6 @@ use kaskade_app::config::scalar::Address;
 use kaskade_app::config::{App, Task};
 use kaskade_app::family::Family;
 use kaskade_app::planning::initial;
-use kaskade_app::report::progress::say;
 use kaskade_app::serving::service::worker_of;
 use kaskade_app::serving::{DEFAULT_ADDRESS, Role, Service, gateway, telemetry};
 use kaskade_gateway::Gateway;
@@ -21,11 +23,15 @@ use kaskade_policy::plan::Plan;
 use tokio::runtime::{Builder, Runtime};
 
 use crate::args::Broker;
-use crate::failure::Usage;
+use crate::failure::{INTERRUPTED, Usage};
 use crate::interrupt::Interrupted;
+use crate::stderr::say;
 
-/// Serves an app: its ingress, its replicas, its planner, or all of them. On SIGTERM or Ctrl-C it accepts no more requests, answers
-/// those in flight, and ends.
+/// Time after the second signal within which the process ends by itself; then it is ended.
+const END_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// Serves an app: its ingress, its replicas, its planner, or all of them. On SIGTERM, SIGHUP or Ctrl-C it accepts no more requests,
+/// answers those in flight, and ends.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// The TOML file of the app.
@@ -107,10 +113,8 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     let front = front(&app, args)?;
     // Dropped at the end of this function: what waits is sent then.
     let _exporter = telemetry::start(&app)?;
-    // Signals are awaited on a separate runtime, so that they never wait for an actor.
+    let mut stop = signals(app.ingress.drain_timeout.duration())?;
     let runtime = Builder::new_current_thread().enable_all().build()?;
-    let grace = app.ingress.drain_timeout.duration();
-    let mut stop = runtime.block_on(async { shutdown::on_signals(grace) })?;
     if args.role == Role::Gateway {
         return gateway_alone(&app, front, bus, runtime, &mut stop);
     }
@@ -126,6 +130,20 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     }
     announce(&app, &args.app, args.role, &worker, &service);
     until_stopped(runtime, &mut stop, service, front)
+}
+
+/// Returns the shutdown that signals start. A thread of its own awaits them, so that they never wait for an actor; it ends the process
+/// if the second one does not.
+fn signals(grace: Duration) -> anyhow::Result<Shutdown> {
+    let runtime = Builder::new_current_thread().enable_all().build()?;
+    let stop = runtime.block_on(async { shutdown::on_signals(grace) })?;
+    let mut second = stop.clone();
+    thread::Builder::new().name("signals".to_owned()).spawn(move || {
+        runtime.block_on(second.hurry());
+        thread::sleep(END_TIMEOUT);
+        process::exit(INTERRUPTED.into());
+    })?;
+    Ok(stop)
 }
 
 /// Starts what the role has, with models that are checked; without a plan, it waits for a stored one.
@@ -260,6 +278,8 @@ fn request_command(app: &App, file: &Path, url: &str) -> String {
         "--query \"some text\" --passage \"one text\" --passage \"another text\""
     } else if app.task == Task::QuestionAnswering {
         "--text \"a question\" --text-pair \"the text that answers it\""
+    } else if app.task == Task::Reranking {
+        "--text \"a query\" --text-pair \"a text to score\""
     } else {
         "--text \"some text\""
     };
@@ -317,7 +337,7 @@ fn front(app: &App, args: &Args) -> anyhow::Result<Option<Front>> {
 fn drain(runtime: Runtime, stop: &mut Shutdown, end: impl FnOnce() + Send + 'static) -> anyhow::Result<()> {
     say("draining");
     let (drained, done) = std::sync::mpsc::channel::<()>();
-    std::thread::spawn(move || {
+    thread::spawn(move || {
         end();
         drop(drained);
     });
@@ -406,6 +426,7 @@ mod tests {
         std::fs::write(dir.path().join("vocab.txt"), "").unwrap();
         assert!(command("classification").contains("infer a --text"));
         assert!(command("question_answering").contains("--text-pair"));
+        assert!(command("reranking").contains("--text-pair \"a text to score\""));
         assert!(command("ranking").contains("--query"));
         std::fs::write(dir.path().join("preprocessor_config.json"), "{}").unwrap();
         assert!(command("classification").contains("infer a --image"));

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use http_body_util::{BodyExt as _, Full, Limited};
-use hyper::header::{CONTENT_TYPE, HeaderName, HeaderValue};
+use hyper::header::{CONTENT_TYPE, HeaderName, HeaderValue, RETRY_AFTER};
 use hyper::{Request, Uri};
 use hyper_rustls::HttpsConnectorBuilder;
 use hyper_util::client::legacy::Client;
@@ -27,8 +27,17 @@ const BATCH: usize = 512;
 /// Longest time that a span waits for others.
 const DELAY: Duration = Duration::from_secs(1);
 
-/// Longest time of one export.
+/// Longest time of one attempt to export.
 const TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Attempts to export the same spans, if the collector is busy.
+const MAX_ATTEMPTS: u32 = 5;
+
+/// Pause before the second attempt; it doubles with each.
+const FIRST_PAUSE: Duration = Duration::from_secs(1);
+
+/// Longest pause that a collector may ask for.
+const MAX_PAUSE: Duration = Duration::from_secs(30);
 
 /// Longest time of all exports after the exporter is asked to end.
 const GRACE: Duration = Duration::from_secs(2);
@@ -297,8 +306,7 @@ impl Collector {
         let body = otlp::request(&self.service, &self.instance, batch).to_string();
         batch.clear();
         let sent = tokio::select! {
-            sent = self.send(body) => sent,
-            () = tokio::time::sleep(TIMEOUT) => Err(format!("the collector did not answer within {} s", TIMEOUT.as_secs())),
+            sent = self.deliver(body.into()) => sent,
             () = end.over() => Err("the collector did not answer before the process ended".to_owned()),
         };
         match sent {
@@ -320,31 +328,83 @@ impl Collector {
         }
     }
 
-    /// Sends an export. Returns what the collector rejects of it.
+    /// Sends an export, again if the collector is busy. Returns what the collector rejects of it.
     ///
     /// # Errors
     /// Why the collector does not take it.
-    async fn send(&self, body: String) -> Result<Rejected, String> {
+    async fn deliver(&self, body: Bytes) -> Result<Rejected, String> {
+        let mut attempts = 0;
+        loop {
+            attempts += 1;
+            let sent = tokio::time::timeout(TIMEOUT, self.send(body.clone())).await;
+            match sent {
+                Ok(Ok(rejected)) => return Ok(rejected),
+                Ok(Err(Refused::Busy { reason, after })) => match pause(attempts, after) {
+                    Some(pause) => tokio::time::sleep(pause).await,
+                    None => return Err(reason),
+                },
+                Ok(Err(Refused::Failed(reason))) => return Err(reason),
+                Err(_) => {
+                    return Err(format!(
+                        "the collector did not answer within {} s",
+                        TIMEOUT.as_secs()
+                    ));
+                }
+            }
+        }
+    }
+
+    /// Sends an export once. Returns what the collector rejects of it.
+    ///
+    /// # Errors
+    /// Why the collector does not take it.
+    async fn send(&self, body: Bytes) -> Result<Rejected, Refused> {
         let mut request = Request::post(self.uri.clone()).header(CONTENT_TYPE, "application/json");
         for (name, value) in &self.headers {
             request = request.header(name, value);
         }
         let request = request
             .body(Full::from(body))
-            .map_err(|error| error.to_string())?;
+            .map_err(|error| Refused::Failed(error.to_string()))?;
         let answer = match &self.client {
             Connections::Plain(client) => client.request(request).await,
             Connections::Tls(client) => client.request(request).await,
         };
-        let answer = answer.map_err(|error| with_sources(&error))?;
+        let answer = answer.map_err(|error| Refused::Failed(with_sources(&error)))?;
         let status = answer.status();
+        let after = answer.headers().get(RETRY_AFTER).and_then(seconds);
         // The connection is reused only after the whole answer.
         let body = Limited::new(answer.into_body(), MAX_ANSWER).collect().await;
+        if matches!(status.as_u16(), 429 | 502..=504) {
+            let reason = format!("HTTP {status}");
+            return Err(Refused::Busy { reason, after });
+        }
         if !status.is_success() {
-            return Err(format!("HTTP {status}"));
+            return Err(Refused::Failed(format!("HTTP {status}")));
         }
         Ok(body.map_or_else(|_| Rejected::default(), |body| Rejected::read(&body.to_bytes())))
     }
+}
+
+/// Why a collector does not take an export.
+#[derive(Debug)]
+enum Refused {
+    /// It may take it later: after that time, if it states one.
+    Busy { reason: String, after: Option<Duration> },
+    /// It never will, or cannot be reached.
+    Failed(String),
+}
+
+/// Returns the pause after so many attempts; `None` if there is no other one, or if the collector asks for more than [`MAX_PAUSE`].
+fn pause(attempts: u32, after: Option<Duration>) -> Option<Duration> {
+    let doubled = FIRST_PAUSE.saturating_mul(1 << attempts.saturating_sub(1).min(8));
+    let pause = after.unwrap_or(doubled);
+    (attempts < MAX_ATTEMPTS && pause <= MAX_PAUSE).then_some(pause)
+}
+
+/// Reads the seconds of a `retry-after`.
+fn seconds(value: &HeaderValue) -> Option<Duration> {
+    value.to_str().ok()?.trim().parse().ok().map(Duration::from_secs)
 }
 
 /// Spans of an export that the collector rejects, although it takes the others.
@@ -381,6 +441,9 @@ fn with_sources(error: &dyn std::error::Error) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::io::{Read as _, Write as _};
+    use std::net::TcpListener;
+
     use super::*;
 
     fn runtime() -> tokio::runtime::Runtime {
@@ -393,7 +456,7 @@ mod tests {
     #[test]
     fn a_collector_that_cannot_be_reached_is_reported_with_the_cause() {
         let collector = Collector::new(&ExporterConfig::new("http://127.0.0.1:1", "app")).unwrap();
-        let error = runtime().block_on(collector.send(String::new())).unwrap_err();
+        let error = runtime().block_on(collector.deliver(Bytes::new())).unwrap_err();
         assert!(error.contains("refused"), "{error}");
     }
 
@@ -416,6 +479,47 @@ mod tests {
             };
             assert_eq!(Rejected::read(answer.as_bytes()), expected, "{answer}");
         }
+    }
+
+    /// Spans that met a 503 were dropped.
+    #[test]
+    fn a_busy_collector_gets_the_spans_again() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        let answers = [
+            "503 Busy\r\nretry-after: 0",
+            "429 Busy\r\nretry-after: 0",
+            "200 OK",
+        ];
+        let server = std::thread::spawn(move || {
+            let bodies = answers.map(|answer| {
+                let (mut stream, _) = listener.accept().unwrap();
+                let mut asked = Vec::new();
+                while !asked.ends_with(b"spans") {
+                    let mut part = [0; 1024];
+                    let count = stream.read(&mut part).unwrap();
+                    assert!(count > 0, "the request ends early");
+                    asked.extend_from_slice(&part[..count]);
+                }
+                let answer = format!("HTTP/1.1 {answer}\r\nconnection: close\r\ncontent-length: 0\r\n\r\n");
+                stream.write_all(answer.as_bytes()).unwrap();
+            });
+            bodies.len()
+        });
+        let collector = Collector::new(&ExporterConfig::new(format!("http://{address}"), "app")).unwrap();
+        let sent = runtime().block_on(collector.deliver(Bytes::from_static(b"spans")));
+        assert_eq!(sent.unwrap(), Rejected::default());
+        assert_eq!(server.join().unwrap(), answers.len());
+    }
+
+    #[test]
+    fn attempts_and_pauses_are_bounded() {
+        let seconds = Duration::from_secs;
+        assert_eq!(pause(1, None), Some(seconds(1)));
+        assert_eq!(pause(3, None), Some(seconds(4)));
+        assert_eq!(pause(3, Some(seconds(30))), Some(seconds(30)));
+        assert_eq!(pause(1, Some(seconds(31))), None);
+        assert_eq!(pause(MAX_ATTEMPTS, Some(Duration::ZERO)), None);
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! The command line: exit codes, messages, and JSON output.
 
-use kaskade_testkit::{DIGITS, ROOT, digits_profile, kaskade, said, text};
+use kaskade_testkit::{DIGITS, ROOT, command, digits_profile, kaskade, said, text};
 
 use crate::support::{SENTIMENT, here, refusal};
 
@@ -463,5 +463,20 @@ fn settings_that_name_nothing_are_usage_errors() {
         let message = text(&output.stderr);
         assert_eq!(output.status.code(), Some(2), "{message}");
         assert!(message.contains(named), "{message}");
+    }
+}
+
+/// They ended with 0 and without a word.
+#[test]
+fn help_and_version_that_cannot_be_printed_fail() {
+    for flag in ["--help", "--version"] {
+        let full = std::fs::File::options().write(true).open("/dev/full").unwrap();
+        let output = command(ROOT, &[flag]).stdout(full).output().unwrap();
+        assert_eq!(output.status.code(), Some(1), "{flag}");
+        let said = text(&output.stderr);
+        assert!(
+            said.contains("standard output cannot be written"),
+            "{flag}: {said}"
+        );
     }
 }

@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::process::Output;
 
-use kaskade_testkit::{digits_profile, json, kaskade, misuse, refusal};
+use kaskade_testkit::{ROOT, digits_profile, json, kaskade, misuse, refusal};
 
 fn plan(folder: &Path, more: &[&str]) -> Output {
     kaskade(folder, &[&["plan", "pipeline"][..], more].concat())
@@ -185,4 +185,15 @@ fn a_cascade_plan_needs_its_profile_to_be_simulated() {
         &["simulate", "--plan", "plan.json", "--rate", "10"],
     ));
     assert!(message.contains("--profile"), "{message}");
+}
+
+/// It said that the app has no pipeline.
+#[test]
+fn an_index_of_scenes_is_refused() {
+    let app = "examples/traffic/app.toml";
+    let message = refusal(&kaskade(ROOT, &["infer", "--app", app, "--index", "0"]));
+    assert!(
+        message.contains("`--index` reads no scenes") && message.contains("`--tensors"),
+        "{message}"
+    );
 }

@@ -1,11 +1,13 @@
 //! Probes and metrics of a served app over HTTP.
 
 use std::collections::BTreeSet;
+use std::net::TcpStream;
+use std::process::Command;
 
 use kaskade_actors::metrics::{Gauges, Metrics};
 use kaskade_testkit::{
-    DIGITS, NatsOptions, NatsServer, ROOT, Served, TIMEOUT, free_port, http_get as get, is_ready, kaskade,
-    said, wait_until,
+    DIGITS, NatsOptions, NatsServer, ROOT, Served, TIMEOUT, command, free_port, http_get as get, is_ready,
+    json, kaskade, said, wait_until,
 };
 
 fn probe(address: &str, what: &str) -> (Option<i32>, String) {
@@ -52,6 +54,11 @@ fn a_served_app_is_live_and_ready_and_has_metrics() {
     }
     assert_eq!(probe(&address, "ready"), (Some(0), "ready\n".to_owned()));
     assert_eq!(probe(&address, "live"), (Some(0), "live\n".to_owned()));
+    let as_json = kaskade(ROOT, &["probe", "--http", &address, "ready", "--json"]);
+    assert_eq!(
+        json(&as_json),
+        serde_json::json!({"ready": true, "message": "ready"})
+    );
     let port = address.rsplit_once(':').unwrap().1;
     for named in [format!("localhost:{port}"), format!("http://{address}/")] {
         assert_eq!(probe(&named, "live"), (Some(0), "live\n".to_owned()), "{named}");
@@ -61,6 +68,39 @@ fn a_served_app_is_live_and_ready_and_has_metrics() {
     let (code, said) = probe(&address, "live");
     assert_eq!(code, Some(1));
     assert!(said.contains("start `kaskade serve --http"), "{said}");
+}
+
+/// Without descriptors it waited in silence.
+#[test]
+fn connections_that_cannot_be_accepted_are_logged_and_counted() {
+    let line = [
+        "serve",
+        "--app",
+        DIGITS,
+        "--listen",
+        "127.0.0.1:0",
+        "--http",
+        "127.0.0.1:0",
+    ];
+    let serve = command(ROOT, &line);
+    let mut limited = Command::new("sh");
+    limited.args(["-c", "ulimit -n 64; exec \"$0\" \"$@\""]);
+    limited
+        .arg(serve.get_program())
+        .args(serve.get_args())
+        .current_dir(ROOT);
+    let mut served = Served::run(&mut limited);
+    let address = served.probes();
+    wait_until("it is ready", TIMEOUT, || is_ready(&address));
+    let idle: Vec<TcpStream> = (0..100).map(|_| TcpStream::connect(&address).unwrap()).collect();
+    served.line("connections cannot be accepted");
+    drop(idle);
+    wait_until("it accepts connections again", TIMEOUT, || is_ready(&address));
+    let (_, page) = get(&address, "/metrics").unwrap();
+    let count = page
+        .lines()
+        .find_map(|line| line.strip_prefix("kaskade_gateway_accept_failures_total "));
+    assert!(count.unwrap().parse::<u64>().unwrap() > 0);
 }
 
 #[test]

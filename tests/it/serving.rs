@@ -1,12 +1,15 @@
 //! `kaskade serve`, `infer`, `bench`, `submit`, `plan request` and `top` over a broker.
 
+use std::io::Write as _;
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::process::Stdio;
 use std::time::Duration;
 
 use kaskade_testkit::{
     DIGITS, NatsOptions, NatsServer, Process, ROOT, Served, TIMEOUT, command, digits_app, digits_profile,
-    http_get, http_post, http_post_within, is_ready, json, kaskade, refusal, text, wait_until,
+    free_port, http_get, http_post, http_post_within, is_ready, json, kaskade, refusal, text, wait_until,
 };
 use serde_json::Value;
 
@@ -20,6 +23,46 @@ fn serve(app: &str) -> (Served, String) {
     let mut served = Served::start(&["--app", app]);
     let url = served.url();
     (served, url)
+}
+
+/// Returns a standard error that has no room and is not read, and the end that keeps it open.
+fn full_stderr() -> (Stdio, UnixStream) {
+    let (mut written, unread) = UnixStream::pair().unwrap();
+    written.set_nonblocking(true).unwrap();
+    while written.write_all(&[b'x'; 1024]).is_ok() {}
+    written.set_nonblocking(false).unwrap();
+    (OwnedFd::from(written).into(), unread)
+}
+
+/// Every request, probe and signal waited for whatever reads the log.
+#[test]
+fn a_standard_error_that_is_not_read_stops_nothing() {
+    let folder = tempfile::tempdir().unwrap();
+    let app = quick_app(folder.path());
+    let address = format!("127.0.0.1:{}", free_port());
+    let line = [
+        "serve",
+        "--app",
+        &app,
+        "--listen",
+        "127.0.0.1:0",
+        "--http",
+        &address,
+    ];
+    let mut command = command(ROOT, &line);
+    let (stderr, _unread) = full_stderr();
+    command.env("KASKADE_LOG", "trace").stderr(stderr);
+    let mut served = Process::start(&mut command);
+    wait_until("it is ready", TIMEOUT, || is_ready(&address));
+    let (head, _) = http_get(&address, "/v2/models/digits").unwrap();
+    assert!(head.starts_with("HTTP/1.1 200"), "{head}");
+    served.terminate();
+    let mut status = None;
+    wait_until("the process ends", TIMEOUT, || {
+        status = served.exited();
+        status.is_some()
+    });
+    assert_eq!(status.unwrap().code(), Some(0));
 }
 
 #[test]

@@ -5,10 +5,11 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use futures::future::try_join_all;
+use futures::FutureExt as _;
+use futures::future::{BoxFuture, Shared, WeakShared, try_join_all};
 use thiserror::Error;
 use tokio::sync::{Semaphore, mpsc, oneshot, watch};
 use tokio::time::Instant;
@@ -24,8 +25,8 @@ use crate::wire::Heartbeat;
 /// Time within which the actors' thread must respond. It only moves messages, so a response usually takes far less.
 const RESPONSE_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Probes that may wait for the actors' thread at once; further ones fail.
-const MAX_PENDING_PROBES: usize = 16;
+/// Checks that may wait for the actors' thread at once. Simultaneous probes share one, so that others are checks whose probes went away.
+const MAX_PENDING_CHECKS: usize = 16;
 
 /// Why a process is not live or not ready.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
@@ -191,6 +192,38 @@ struct Inner {
     stopped: watch::Receiver<Option<Duration>>,
     supervisor: Supervisor,
     parts: HealthParts,
+    check: SharedCheck,
+}
+
+/// The check of the shards' threads that simultaneous probes share: whether all of them respond in time.
+#[derive(Default)]
+struct SharedCheck(Mutex<Option<WeakShared<BoxFuture<'static, bool>>>>);
+
+impl SharedCheck {
+    /// Returns the check in progress, or begins one.
+    fn pending(&self, shards: &[ShardHealth]) -> Shared<BoxFuture<'static, bool>> {
+        let mut last = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let pending = last.as_ref().and_then(WeakShared::upgrade);
+        if let Some(pending) = pending.filter(|check| check.peek().is_none()) {
+            return pending;
+        }
+        let probes: Vec<_> = shards.iter().map(|shard| shard.probe.clone()).collect();
+        let check = async move {
+            let respond = try_join_all(probes.into_iter().map(response));
+            let result = tokio::time::timeout(RESPONSE_TIMEOUT, respond).await;
+            matches!(result, Ok(Ok(_)))
+        };
+        let check = check.boxed().shared();
+        *last = check.downgrade();
+        check
+    }
+}
+
+/// Waits until the thread behind `probe` responds; fails if it has ended.
+async fn response(probe: mpsc::Sender<oneshot::Sender<()>>) -> Result<(), NotReady> {
+    let (answer, answered) = oneshot::channel();
+    probe.send(answer).await.map_err(|_| NotReady::Stuck)?;
+    answered.await.map_err(|_| NotReady::Stuck)
 }
 
 /// The health of one shard: its connection for data, and whether its thread responds.
@@ -202,7 +235,7 @@ pub(crate) struct ShardHealth {
 impl ShardHealth {
     /// Starts the task that answers liveness probes. Call it on the thread of the shard whose connection `bus` is.
     pub(crate) fn start(bus: &Bus, supervisor: &Supervisor) -> Self {
-        let (probe, mut asked) = mpsc::channel::<oneshot::Sender<()>>(MAX_PENDING_PROBES);
+        let (probe, mut asked) = mpsc::channel::<oneshot::Sender<()>>(MAX_PENDING_CHECKS);
         supervisor.spawn("answers to probes", async move {
             while let Some(answer) = asked.recv().await {
                 let _ = answer.send(());
@@ -283,6 +316,7 @@ impl Health {
             stopped,
             supervisor: supervisor.clone(),
             parts,
+            check: SharedCheck::default(),
         }))
     }
 
@@ -295,21 +329,15 @@ impl Health {
         if let Some(task) = self.0.supervisor.ended() {
             return Err(NotReady::Ended { task });
         }
-        let mut answers = Vec::new();
-        for shard in &self.0.parts.shards {
-            let (answer, answered) = oneshot::channel();
-            shard.probe.try_send(answer).map_err(|_| NotReady::Stuck)?;
-            answers.push(answered);
+        if !self.0.check.pending(&self.0.parts.shards).await {
+            return Err(NotReady::Stuck);
         }
-        match tokio::time::timeout(RESPONSE_TIMEOUT, try_join_all(answers)).await {
-            Ok(Ok(_)) if self.0.links.iter().any(|link| *link.borrow() == Link::Closed) => {
-                Err(NotReady::Closed {
-                    url: self.0.url.clone(),
-                })
-            }
-            Ok(Ok(_)) => Ok(()),
-            _ => Err(NotReady::Stuck),
+        if self.0.links.iter().any(|link| *link.borrow() == Link::Closed) {
+            return Err(NotReady::Closed {
+                url: self.0.url.clone(),
+            });
         }
+        Ok(())
     }
 
     /// Checks that all parts of the process serve. A full process is ready ([`Health::full`]), and so are one whose plan store
@@ -485,6 +513,29 @@ mod tests {
             (worker.ready(2), worker.lacking(2)),
             (Ok(()), Some(NotReady::Failed(failed)))
         );
+    }
+
+    /// The 17th probe at once said that the thread is stuck.
+    #[tokio::test(start_paused = true)]
+    async fn any_number_of_simultaneous_probes_shares_a_check() {
+        let (probe, mut asked) = mpsc::channel(1);
+        let shards = [ShardHealth {
+            link: watch::channel(Link::Up).1,
+            probe,
+        }];
+        let check = SharedCheck::default();
+        let crowd: Vec<_> = (0..100).map(|_| check.pending(&shards)).collect();
+        let answer = async {
+            let answer: oneshot::Sender<()> = asked.recv().await.unwrap();
+            answer.send(()).unwrap();
+        };
+        let (live, ()) = tokio::join!(futures::future::join_all(crowd), answer);
+        assert!(live.into_iter().all(|responds| responds));
+        assert!(asked.try_recv().is_err(), "one check for all of them");
+        // Each later probe checks again. The clock is paused, so that the time without a response passes at once.
+        assert!(!check.pending(&shards).await);
+        drop(asked);
+        assert!(!check.pending(&shards).await);
     }
 
     #[test]

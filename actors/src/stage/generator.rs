@@ -5,7 +5,7 @@
 //! defer sends nothing until it has decided, unless the client wants to see what may be replaced.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     sync::{
         Arc,
         atomic::{AtomicUsize, Ordering},
@@ -67,7 +67,7 @@ pub(crate) struct Generator {
 /// A request in progress.
 struct Running {
     delivery: Delivery,
-    /// When its first step began, on the process's clock, microseconds.
+    /// When its first step began, or its call of an endpoint, on the process's clock, microseconds.
     begun: Option<u64>,
     /// Number of its tokens so far.
     pieces: u32,
@@ -237,9 +237,11 @@ impl Handler<Delivery> for Generator {
             let message = "the model thread has ended; restart the worker";
             return delivery.fail(Fault::new(Code::Unavailable, message));
         }
+        // A request at an endpoint runs while it waits for it.
+        let begun = self.parts.executor.waits_for_others().then_some(now);
         let one = Running {
             delivery,
-            begun: None,
+            begun,
             pieces: 0,
             last: now,
             batch: 0,
@@ -256,13 +258,16 @@ impl Handler<Step> for Generator {
     fn handle(&mut self, Step(stepped): Step, ctx: &mut Context<Self>) {
         let now = self.parts.clock.now();
         let began = now.saturating_sub(stepped.run_us);
-        let batch = stepped.progress.len();
         let (metrics, variant) = (&self.parts.metrics, &self.parts.variant);
-        if self.parts.executor.waits_for_others() {
+        let batch = if self.parts.executor.waits_for_others() {
             metrics.waited(variant, stepped.run_us);
+            // Each request is a call of its own, whatever arrives together.
+            1
         } else {
             metrics.step(variant, stepped.run_us);
-        }
+            let requests: BTreeSet<u64> = stepped.progress.iter().map(|one| one.number).collect();
+            requests.len()
+        };
         for progress in stepped.progress {
             self.progress(progress, began, now, batch);
         }

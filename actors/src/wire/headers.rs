@@ -227,14 +227,14 @@ pub fn content_type(headers: Option<&HeaderMap>) -> Result<ContentType, Fault> {
     })
 }
 
-/// Returns the encoding of a client's body. Without a `content-type`, one that begins with a brace is JSON: to MessagePack, the brace is a
-/// number, and no message is one.
+/// Returns the encoding of a client's body. Without a `content-type`, one that begins with a brace, after white space, is JSON: to
+/// MessagePack, these are numbers, and no message is one.
 ///
 /// # Errors
 /// As [`content_type`].
 pub(crate) fn content_type_of(headers: Option<&HeaderMap>, body: &[u8]) -> Result<ContentType, Fault> {
     let is_named = headers.is_some_and(|headers| find(headers, &CONTENT_TYPE).is_some());
-    if !is_named && body.starts_with(b"{") {
+    if !is_named && body.trim_ascii_start().starts_with(b"{") {
         return Ok(ContentType::Json);
     }
     content_type(headers)

@@ -303,7 +303,8 @@ pub(super) fn relative_to(
     variable: impl Fn(&str) -> Option<OsString>,
 ) -> PathBuf {
     let in_home = path.strip_prefix("~").ok();
-    let home = in_home.and_then(|inside| Some(PathBuf::from(variable("HOME")?).join(inside)));
+    let home = variable("HOME").filter(|home| !home.is_empty());
+    let home = in_home.and_then(|inside| Some(PathBuf::from(home?).join(inside)));
     home.unwrap_or_else(|| folder.join(path))
 }
 
@@ -393,7 +394,9 @@ mod tests {
             })
         };
         assert_eq!(of("~/models/a", Some("/home/u")), Path::new("/home/u/models/a"));
-        assert_eq!(of("~/models/a", None), Path::new("/app/~/models/a"));
+        for unset in [None, Some("")] {
+            assert_eq!(of("~/models/a", unset), Path::new("/app/~/models/a"));
+        }
         assert_eq!(of("~models/a", Some("/home/u")), Path::new("/app/~models/a"));
         assert_eq!(of("/x/~", Some("/home/u")), Path::new("/x/~"));
     }

@@ -9,6 +9,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 
 use axum::Router;
+use axum::http::StatusCode;
 use futures::Stream;
 use kaskade_oip::SERVICE;
 use kaskade_oip::health::{self, HealthServer};
@@ -29,6 +30,20 @@ use crate::http::failure::Failure;
 use crate::http::grpc_status;
 use crate::state::GatewayState;
 
+/// The methods of the service.
+const METHODS: [&str; 10] = [
+    "ServerLive",
+    "ServerReady",
+    "ServerMetadata",
+    "ModelReady",
+    "ModelMetadata",
+    "ModelConfig",
+    "ModelStatistics",
+    "ModelInfer",
+    "ModelStreamInfer",
+    "RepositoryIndex",
+];
+
 /// Metadata of the answer of `ModelReady` with the reason, if the model is not ready.
 const NOT_READY_REASON: &str = "kaskade-reason";
 
@@ -44,8 +59,12 @@ pub(crate) fn routes(shared: &Arc<GatewayState>) -> Router<Arc<GatewayState>> {
         .send_compressed(CompressionEncoding::Gzip)
         .send_compressed(CompressionEncoding::Deflate);
     let health = HealthServer::new(health_check::HealthCheck::new(shared));
-    Router::new()
-        .route_service(&format!("/{SERVICE}/{{method}}"), service)
+    // Each by its name: the service answers one that it does not have without a message.
+    METHODS
+        .into_iter()
+        .fold(Router::new(), |router, method| {
+            router.route_service(&format!("/{SERVICE}/{method}"), service.clone())
+        })
         .route_service(&format!("/{}/{{method}}", health::SERVICE), health)
 }
 
@@ -89,7 +108,12 @@ impl GrpcInferenceService for Service {
     ) -> Result<Response<ModelReadyResponse>, Status> {
         let asked = request.into_inner();
         let reason = describe::not_ready(&self.shared, &asked.name, named(&asked.version));
-        let reason = reason.map_err(|failure| grpc_status::of(&failure))?;
+        let reason = match reason {
+            Ok(reason) => reason,
+            // As Triton answers for a model or a version that it does not have.
+            Err(failure) if failure.status == StatusCode::NOT_FOUND => Some(failure.to_string()),
+            Err(failure) => return Err(grpc_status::of(&failure)),
+        };
         let mut response = Response::new(ModelReadyResponse {
             ready: reason.is_none(),
         });

@@ -12,7 +12,7 @@ use axum::routing::get;
 use kaskade_actors::metrics::CONTENT_TYPE;
 use kaskade_actors::ops::health::{Health, unserved_text};
 
-use crate::metric_names::{FIRST_TOKEN, PER_TOKEN, REQUEST, SPANS, SPANS_DROPPED};
+use crate::metric_names::{ACCEPT_FAILURES, FIRST_TOKEN, PER_TOKEN, REQUEST, SPANS, SPANS_DROPPED};
 use crate::state::{GatewayState, Served};
 
 /// Returns the routes.
@@ -153,6 +153,11 @@ async fn metrics(State(shared): State<Arc<GatewayState>>) -> Response<Body> {
     for (name, help, count) in [
         (SPANS, "Spans that the collector took.", spans.exported),
         (SPANS_DROPPED, "Spans that were dropped.", spans.dropped),
+        (
+            ACCEPT_FAILURES,
+            "Failures to accept a connection.",
+            shared.accept_failures.count(),
+        ),
     ] {
         let _ = writeln!(
             page,

@@ -44,7 +44,7 @@ pub(crate) fn document() -> Value {
 }
 
 /// Statuses of errors that every path of requests to an app may answer with.
-const ERRORS: [(&str, &str); 14] = [
+const ERRORS: [(&str, &str); 15] = [
     (
         "400",
         "The request is malformed, or asks for what is not supported.",
@@ -57,6 +57,7 @@ const ERRORS: [(&str, &str); 14] = [
     ),
     ("408", "The body stopped arriving."),
     ("413", "The body, a request or a reply is too large."),
+    ("415", "The body has a coding that cannot be read."),
     ("422", "An input is not what the model takes."),
     ("429", "A limit is reached; retry after `retry-after-ms`."),
     ("499", "The request was cancelled."),

@@ -37,7 +37,7 @@ impl Coding {
     /// Returns the coding of a request's body; `None` if it has none.
     ///
     /// # Errors
-    /// `KSK0001` for another one.
+    /// `KSK0001` with status 415 for another one.
     fn of_body(headers: &HeaderMap) -> Result<Option<Self>, Failure> {
         let Some(coding) = headers.get(header::CONTENT_ENCODING) else {
             return Ok(None);
@@ -47,9 +47,7 @@ impl Coding {
             b"identity" | b"" => Ok(None),
             b"gzip" | b"x-gzip" => Ok(Some(Self::Gzip)),
             b"deflate" => Ok(Some(Self::Deflate)),
-            _ => Err(Failure::malformed(
-                "content-encoding must be gzip, deflate or identity",
-            )),
+            _ => Err(Failure::unknown_coding()),
         }
     }
 

@@ -112,10 +112,13 @@ impl Failure {
         }
     }
 
-    /// The gateway serves no app of that name.
-    pub(crate) fn unknown_app(name: &str) -> Self {
+    /// The gateway serves no app of that name; `only` is the name of the only one that it serves.
+    pub(crate) fn unknown_app(name: &str, only: Option<&str>) -> Self {
         let name = shortened(name);
-        let message = format!("this gateway serves no app `{name}`; GET /v1/models lists its apps");
+        let message = match only {
+            Some(only) => format!("this gateway serves no app `{name}`, but the app `{only}`: send its name"),
+            None => format!("this gateway serves no app `{name}`; GET /v1/models lists its apps"),
+        };
         Self {
             param: Some("model".into()),
             ..Fault::new(Code::UnknownApp, message).into()
@@ -228,6 +231,14 @@ impl Failure {
         }
     }
 
+    /// The body has a coding that the gateway cannot read.
+    pub(crate) fn unknown_coding() -> Self {
+        Self {
+            status: StatusCode::UNSUPPORTED_MEDIA_TYPE,
+            ..Self::malformed("content-encoding must be gzip, deflate or identity")
+        }
+    }
+
     /// The key is known, but not that of an operator.
     pub(crate) fn operators_only() -> Self {
         Self {
@@ -322,6 +333,9 @@ impl Failure {
                 HeaderValue::from(pause.div_ceil(1_000).max(1)),
             );
         }
+        if self.status == StatusCode::UNSUPPORTED_MEDIA_TYPE {
+            headers.insert(header::ACCEPT_ENCODING, HeaderValue::from_static("gzip, deflate"));
+        }
         if self.status == StatusCode::UNAUTHORIZED {
             headers.insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
         }
@@ -377,7 +391,7 @@ mod tests {
     fn codes_and_fields_are_those_of_openai_where_it_has_them() {
         for (failure, code, fault, param) in [
             (
-                Failure::unknown_app("x"),
+                Failure::unknown_app("x", None),
                 "model_not_found",
                 "KSK0004",
                 json!("model"),
@@ -411,7 +425,7 @@ mod tests {
         let failure = Failure::param("model", "no");
         assert_eq!(failure.openai()["error"]["param"], "model");
         assert_eq!(failure.openai()["error"]["type"], "invalid_request_error");
-        let long = Failure::unknown_app(&"é".repeat(1_000)).message;
+        let long = Failure::unknown_app(&"é".repeat(1_000), None).message;
         assert!(long.contains("é...`") && long.len() < 300, "{long}");
     }
 }

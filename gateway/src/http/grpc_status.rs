@@ -34,12 +34,14 @@ pub(crate) fn is_grpc(headers: &HeaderMap) -> bool {
 
 /// Returns the response to a request for a method that no service has.
 pub(crate) fn unknown_method(path: &str) -> Response<Body> {
-    let message = format!(
-        "this gateway has no method `{}`; it serves `{}` and `{}`",
-        shortened(path),
-        kaskade_oip::SERVICE,
-        kaskade_oip::health::SERVICE
-    );
+    let (service, health) = (kaskade_oip::SERVICE, kaskade_oip::health::SERVICE);
+    let is_of_service = path.split('/').nth(1) == Some(service);
+    let rest = if is_of_service {
+        "model control, shared memory, tracing and logging of Triton are not served".to_owned()
+    } else {
+        format!("it serves `{service}` and `{health}`")
+    };
+    let message = format!("this gateway has no method `{}`; {rest}", shortened(path));
     Status::unimplemented(message).into_http()
 }
 

@@ -99,7 +99,7 @@ fn invalid(reason: &str) -> String {
 
 /// Returns a message of serde with the names of JSON's types in place of Rust's.
 fn in_words(reason: &str) -> String {
-    const WORDS: [(&str, &str); 17] = [
+    const WORDS: [(&str, &str); 16] = [
         ("expected f32", "expected a number"),
         ("expected f64", "expected a number"),
         ("expected u8", "expected a whole number"),
@@ -116,10 +116,21 @@ fn in_words(reason: &str) -> String {
         ("expected a map", "expected an object"),
         ("invalid type: sequence", "invalid type: list"),
         ("invalid type: map", "invalid type: object"),
-        ("expected struct ", "expected an object "),
     ];
     let replace = |text: String, (rust, word): (&str, &str)| text.replace(rust, word);
-    WORDS.into_iter().fold(reason.to_owned(), replace)
+    let reason = without_struct_names(reason);
+    WORDS.into_iter().fold(reason, replace)
+}
+
+/// Returns a message of serde without the names of structures.
+fn without_struct_names(reason: &str) -> String {
+    const STRUCT: &str = "expected struct ";
+    let Some((before, behind)) = reason.split_once(STRUCT) else {
+        return reason.to_owned();
+    };
+    let name = behind.find(|letter: char| !letter.is_alphanumeric());
+    let rest = name.and_then(|end| behind.get(end..)).unwrap_or_default();
+    format!("{before}expected an object{rest}")
 }
 
 /// Returns the field that serde's message says is missing.
@@ -214,6 +225,8 @@ mod tests {
         let message = read::<Outer>(br#"{"text": {}}"#).err().unwrap().message;
         assert!(message.contains("invalid type: object"), "{message}");
         assert!(read::<Sized>(b"").unwrap_err().message.contains("is empty"));
+        let message = read::<Sized>(b"7").unwrap_err().message;
+        assert!(message.contains("expected an object at line"), "{message}");
     }
 
     #[test]

@@ -7,7 +7,7 @@ use crate::http::api::Api;
 pub(crate) struct Remedy {
     /// The path, and what begins with it and a slash.
     path: &'static str,
-    /// The last part of the path, below `path`; any if it is empty.
+    /// The last part of the path, below `path`; any if it is empty, and any that ends with it if it begins with a colon.
     last: &'static str,
     /// The API whose form the error has.
     pub(crate) api: Api,
@@ -149,7 +149,50 @@ const REMEDIES: &[Remedy] = &[
         "send texts as `inputs` to `/predict`",
     ),
     of("/classify", Api::OpenAi, "send texts as `inputs` to `/predict`"),
+    below(
+        "/v1/models",
+        ":predict",
+        "version 1 of the protocol of KServe and TensorFlow Serving is not served; send tensors to `/v2/models/{app}/infer`",
+    ),
+    below(
+        "/v1/models",
+        ":explain",
+        "version 1 of KServe's protocol is not served; send tensors to `/v2/models/{app}/infer`",
+    ),
+    of("/ping", Api::Oip, "the probes are `/live` and `/ready`"),
+    of("/version", Api::Oip, "`/v2` has the version"),
+    of("/load", Api::Oip, "`/metrics` has the requests in flight"),
+    of(
+        "/info",
+        Api::Tei,
+        "`/v1/models` lists the apps, and `/v2/models/{app}` describes one",
+    ),
+    of(
+        "/completion",
+        Api::OpenAi,
+        "the API of llama.cpp is not served; send a completion to `/v1/completions`",
+    ),
+    of(
+        "/tokenizer_info",
+        Api::OpenAi,
+        "files of tokenizers are not served; send texts to `/tokenize`, or read the tokenizer from the checkpoint",
+    ),
+    of(
+        "/v2/repository/models",
+        Api::Oip,
+        "models are loaded as the plan places them; `kaskade plan apply` changes it",
+    ),
+    of("/v2/systemsharedmemory", Api::Oip, NO_SHARED_MEMORY),
+    of("/v2/cudasharedmemory", Api::Oip, NO_SHARED_MEMORY),
+    of(
+        "/v2/trace",
+        Api::Oip,
+        "traces are set by `[telemetry]` in the app's file",
+    ),
+    of("/v2/logging", Api::Oip, "the log is set by `KASKADE_LOG`"),
 ];
+
+const NO_SHARED_MEMORY: &str = "shared memory is not served; send tensors in the body";
 
 const fn of(path: &'static str, api: Api, say: &'static str) -> Remedy {
     Remedy {
@@ -178,9 +221,17 @@ pub(crate) fn remedy(path: &str) -> Option<&'static Remedy> {
         let rest = path.strip_prefix(remedy.path);
         rest.is_some_and(|rest| {
             (rest.is_empty() || rest.starts_with('/'))
-                && (remedy.last.is_empty() || rest.rsplit('/').next() == Some(remedy.last))
+                && (remedy.last.is_empty()
+                    || rest.rsplit('/').next().is_some_and(|last| remedy.is_last(last)))
         })
     })
+}
+
+impl Remedy {
+    /// Returns whether it is for paths with this last part.
+    fn is_last(&self, part: &str) -> bool {
+        part == self.last || self.last.starts_with(':') && part.ends_with(self.last)
+    }
 }
 
 /// Returns a path without empty parts, which addresses with a slash at their end make; `None` if it has none.
@@ -217,6 +268,14 @@ mod tests {
             ),
             ("/generate_stream", Api::Tei, "`stream`"),
             ("/v1/score", Api::OpenAi, "`/v1/rerank`"),
+            ("/v1/models/digits:predict", Api::Oip, "/infer"),
+            ("/v2/repository/models/app/load", Api::Oip, "plan apply"),
+            (
+                "/v2/systemsharedmemory/region/x/register",
+                Api::Oip,
+                "in the body",
+            ),
+            ("/info", Api::Tei, "`/v1/models`"),
         ] {
             let found = remedy(path).unwrap();
             assert_eq!(found.api, api, "{path}");
@@ -229,6 +288,9 @@ mod tests {
             "/v2/models/generate/infer",
             "/embed",
             "/v1/messagesx",
+            "/v1/models/predict",
+            "/v2/repository/index",
+            "/information",
             "/v2/rerank",
         ] {
             assert_eq!(remedy(path), None, "{path}");

@@ -149,6 +149,22 @@ fn a_field_of_the_wrong_type_is_named() {
     }
 }
 
+/// It was ignored.
+#[test]
+fn embeddings_of_truncated_prompts_are_refused() {
+    let stand = openai::stand();
+    let ask = |tokens: Value| {
+        let asked = json!({"model": "app", "input": "a", "truncate_prompt_tokens": tokens});
+        stand.post("/v1/embeddings", &[], asked.to_string())
+    };
+    for all in [json!(null), json!(-1)] {
+        assert_eq!(ask(all).status, 200);
+    }
+    let refused = ask(json!(4));
+    let param = refused.json()["error"]["param"].clone();
+    assert_eq!((refused.status, param), (400, json!("truncate_prompt_tokens")));
+}
+
 #[test]
 fn embeddings_have_the_stated_size_up_to_that_of_the_model() {
     let stand = openai::stand();

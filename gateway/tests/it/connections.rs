@@ -131,8 +131,8 @@ fn serves_during_the_delay() -> bool {
     let stopping = std::thread::spawn(move || gateway.stop());
     let mut served = false;
     while let Ok(mut stream) = TcpStream::connect(address) {
-        // A connection that is answered before the stop stays open.
-        stream.set_read_timeout(Some(Duration::from_millis(200))).unwrap();
+        // A request from before the shutdown leaves its connection open.
+        stream.set_read_timeout(Some(Duration::from_millis(500))).unwrap();
         let asked = stream.write_all(b"GET /ready HTTP/1.1\r\nhost: x\r\n\r\n");
         let mut answer = String::new();
         // The connection is closed after the answer, although the client did not ask for it.

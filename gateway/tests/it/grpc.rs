@@ -163,19 +163,17 @@ fn the_server_and_its_models_describe_themselves() {
         assert_eq!(server.into_inner().name, "kaskade");
         let named = |name: &str, version: &str| (name.to_owned(), version.to_owned());
         for (name, version, expected) in [
-            ("app", "", Ok(true)),
-            ("app", "large", Ok(true)),
-            ("app", "huge", Err(Code::NotFound)),
-            ("other", "", Err(Code::NotFound)),
+            ("app", "", true),
+            ("app", "large", true),
+            // As Triton answers.
+            ("app", "huge", false),
+            ("other", "", false),
         ] {
             let (name, version) = named(name, version);
             let ready = client.model_ready(ModelReadyRequest { name, version }).await;
-            assert_eq!(
-                ready
-                    .map(|ready| ready.into_inner().ready)
-                    .map_err(|status| status.code()),
-                expected
-            );
+            let ready = ready.unwrap();
+            assert_eq!(ready.metadata().contains_key("kaskade-reason"), !expected);
+            assert_eq!(ready.into_inner().ready, expected);
         }
         client.model_infer(asked(0.8)).await.unwrap();
         let (name, version) = named("app", "");
@@ -433,13 +431,25 @@ fn the_health_protocol_answers_as_ready_and_unknown_methods_are_unimplemented() 
             .unwrap();
         let first = watched.into_inner().message().await.unwrap().unwrap();
         assert_eq!(first.status(), ServingStatus::Serving);
-        let mut other = asked("");
-        let key = "Bearer secret".parse().unwrap();
-        other.metadata_mut().insert("authorization", key);
-        let missing = client.unary(other, path("/other.Service/Method"), codec()).await;
-        let missing = missing.unwrap_err();
-        assert_eq!(missing.code(), Code::Unimplemented);
-        assert!(missing.message().contains("/other.Service/Method"), "{missing}");
+        for (method, said) in [
+            (
+                "/other.Service/Method",
+                "it serves `inference.GRPCInferenceService`",
+            ),
+            // A method of Triton had an empty message.
+            (
+                "/inference.GRPCInferenceService/RepositoryModelLoad",
+                "model control",
+            ),
+        ] {
+            let mut other = asked("");
+            let key = "Bearer secret".parse().unwrap();
+            other.metadata_mut().insert("authorization", key);
+            let missing = client.unary(other, path(method), codec()).await.unwrap_err();
+            assert_eq!(missing.code(), Code::Unimplemented);
+            let message = missing.message();
+            assert!(message.contains(method) && message.contains(said), "{missing}");
+        }
     });
 }
 

@@ -7,7 +7,7 @@ use std::time::Duration;
 use kaskade_actors::Service;
 use kaskade_gateway::{AnswerKind, AppOptions, Limits};
 use kaskade_testkit::TIMEOUT;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::openai;
 use crate::support::{Echo, Stand, exchange, request};
@@ -43,6 +43,14 @@ fn paths_and_methods_that_do_not_exist_are_explained() {
 #[test]
 fn paths_of_other_servers_say_what_to_send() {
     let stand = openai::stand();
+    // It looks like the path of a model, which answers GET.
+    let answer = stand.post("/v1/models/app:predict", &[], "{}");
+    let error = answer.json()["error"].clone();
+    assert_eq!(answer.status, 404, "{error}");
+    assert!(
+        error.as_str().unwrap().contains("/v2/models/{app}/infer"),
+        "{error}"
+    );
     let chat = json!({"messages": [{"role": "user", "content": "x"}]}).to_string();
     let answer = stand.post("/chat/completions", &[], chat.clone());
     let error = answer.json()["error"].clone();
@@ -246,6 +254,7 @@ fn requests_for_answers_of_another_kind_are_refused_with_the_path_to_use() {
             json!({"inputs": "x"}),
             "/embed",
         ),
+        (AnswerKind::Span, "/predict", json!({"inputs": "x"}), "`question`"),
     ] {
         let service = Service::new("app").model("small", || Ok::<_, String>(Echo(1.0)));
         let options = AppOptions::new("app").answers(Some(kind));
@@ -259,5 +268,29 @@ fn requests_for_answers_of_another_kind_are_refused_with_the_path_to_use() {
         );
         assert!(text.contains(said), "{path}: {text}");
         assert_eq!(stand.node.metrics().read().accepted, 0, "the app is not asked");
+    }
+}
+
+/// A maximum of tokens among the parameters was ignored.
+#[test]
+fn parameters_that_are_inputs_of_a_language_model_are_refused() {
+    let options = AppOptions::new("app")
+        .default_budget(TIMEOUT)
+        .answers(Some(AnswerKind::Text));
+    let service = Service::new("app").model("only", || Ok::<_, String>(Echo(1.0)));
+    let stand = Stand::of(service, options, Limits::default());
+    let ask = |parameters: Value| {
+        let asked = json!({"parameters": parameters, "inputs": [{"name": "x", "datatype": "FP32", "shape": [1], "data": [1]}]});
+        stand.post("/v2/models/app/infer", &[], asked.to_string())
+    };
+    assert_eq!(
+        ask(json!({"request_tag": "a", "timeout": 60_000_000})).status,
+        200
+    );
+    for name in ["max_tokens", "num_beams", "sampling_parameters"] {
+        let answer = ask(json!({name: "5"}));
+        let error = answer.json()["error"].clone();
+        assert_eq!(answer.status, 400, "{error}");
+        assert!(error.as_str().unwrap().contains(name), "{error}");
     }
 }

@@ -104,6 +104,11 @@ fn bodies_are_compressed_both_ways_and_bounded() {
         stand.post(INFER, &[("content-encoding", "gzip")], "no").status,
         400
     );
+    let unknown = stand.post(INFER, &[("content-encoding", "br")], "no");
+    assert_eq!(
+        (unknown.status, unknown.header("accept-encoding")),
+        (415, Some("gzip, deflate"))
+    );
 }
 
 #[test]

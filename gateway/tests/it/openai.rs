@@ -326,11 +326,8 @@ fn an_app_that_ranks_gets_all_texts_in_one_request() {
         let asked = json!({"query": "q", "texts": ["ccc"], "raw_scores": raw});
         stand.post("/rerank", &[], asked.to_string()).json()
     };
-    assert_eq!(
-        one(false),
-        json!([{"index": 0, "score": 1.0}]),
-        "its score among all"
-    );
+    // It was 1 for every text.
+    assert_eq!(one(false), json!([{"index": 0, "score": 0.3_f32}]));
     assert_eq!(one(true), json!([{"index": 0, "score": 3.0}]));
     // As Cohere, Jina and vLLM have it.
     let asked = json!({"model": "app", "query": "q", "documents": ["a", {"text": "ccc"}, "bb"], "top_n": 2});
@@ -347,6 +344,11 @@ fn an_app_that_ranks_gets_all_texts_in_one_request() {
             (&json!(2), &json!("app"))
         );
     }
+    let mut all = asked.clone();
+    all["top_n"] = json!(0);
+    let found = stand.post("/v1/rerank", &[], all.to_string()).json();
+    assert_eq!(found["results"].as_array().map(Vec::len), Some(3), "{found}");
+    assert_eq!(found["meta"]["billed_units"], json!({"search_units": 1}));
     let refused = stand.post(
         "/v1/rerank",
         &[],
@@ -404,6 +406,11 @@ fn entities_have_the_form_of_transformers() {
     );
     let raw = ask(r#"{"inputs":"Éva","parameters":{"aggregation_strategy":"none"}}"#);
     assert_eq!(raw[0]["entity"], "B-PER");
+    // It was ignored.
+    let without = ask(r#"{"inputs":"Éva","parameters":{"ignore_labels":["PER"]}}"#);
+    assert_eq!(without, json!([]));
+    let others = ask(r#"{"inputs":"Éva","parameters":{"ignore_labels":["O", "LOC"]}}"#);
+    assert_eq!(others, json!([entity]));
 }
 
 #[test]
@@ -415,6 +422,8 @@ fn models_and_errors_have_openais_form() {
     assert_eq!(stand.get("/v1/models/app").json()["object"], "model");
     let unknown = stand.get("/v1/models/gpt-7");
     assert_eq!(unknown.status, 404);
+    let message = unknown.json()["error"]["message"].clone();
+    assert!(message.as_str().unwrap().contains("`app`"), "{message}");
     let mut other = chat("x");
     other["model"] = json!("gpt-7");
     let cases = [

@@ -147,6 +147,8 @@ fn a_chat_that_escalates_reaches_the_endpoint_with_its_messages_and_options() {
     assert_eq!(answer.status, 200, "{found}");
     assert_eq!(found["choices"][0]["message"]["content"], "to be");
     assert_eq!(found["usage"]["kaskade"]["variant"], "large");
+    // The pieces of its answer counted as requests of a batch.
+    assert_eq!(found["usage"]["kaskade"]["hops"][1]["batch"], 1, "{found}");
     assert_eq!(
         (
             &found["usage"]["prompt_tokens"],

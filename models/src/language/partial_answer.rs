@@ -17,8 +17,8 @@ use crate::runtime::usage::usage;
 pub(super) struct PartialAnswer {
     /// Number of prompt tokens; `None` in a partition, which does not receive the prompt.
     pub(super) prompt_tokens: Option<usize>,
-    /// Whether the request has tools; a grammar then results from them.
-    pub(super) has_tools: bool,
+    /// Whether the answer must be a call, so that its grammar results from the tools.
+    pub(super) must_call: bool,
     /// Whether the outputs include the texts of the tokens.
     pub(super) token_texts: bool,
     /// Token before the answer, if the answer continues the prompt's text.
@@ -126,7 +126,7 @@ impl PartialAnswer {
 impl PartialAnswer {
     /// Returns the name of the input that the answer's grammar is derived from.
     pub(super) fn format_input(&self) -> &'static str {
-        if self.has_tools { TOOLS } else { RESPONSE_FORMAT }
+        if self.must_call { TOOLS } else { RESPONSE_FORMAT }
     }
 
     /// Returns the number of most probable tokens per position; `None` without any.

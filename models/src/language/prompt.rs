@@ -1,15 +1,17 @@
 //! Prompts of requests: a text, messages rendered by the checkpoint's chat template, or token ids.
 
+use std::sync::Arc;
+
 use tokenizers::Tokenizer;
 
 use super::answer::ReasoningSyntax;
 use super::inputs::{bad_input, only_text};
 use super::request;
-use super::response_format::response_format;
-use super::tools::{Syntax, TOOLS, ToolChoice, Tools};
+use super::response_format::{RESPONSE_FORMAT, response_format};
+use super::tools::{FORMAT_BESIDE_TOOLS, Syntax, TOOLS, ToolChoice, Tools};
 use crate::checkpoint::{ChatTemplate, Checkpoint, LoadError, TemplateError, TokenizerFile};
 use crate::generation::sampling::grammar::Grammars;
-use crate::generation::{ModelConfig, detokenizer};
+use crate::generation::{Grammar, ModelConfig, detokenizer};
 use crate::runtime::model::{Extent, InputSpec, Inputs, ModelError, NO_TOKENIZER};
 use crate::runtime::tensor::{Datatype, Tensor};
 
@@ -204,13 +206,62 @@ impl Prompts {
         Some(read)
     }
 
+    /// Returns the grammar of an answer of this format to a request with these tools; `None` for any text.
+    ///
+    /// # Errors
+    /// [`ModelError::BadInput`] for a format beside tools that the model may call, if no marker begins its calls.
+    pub(super) fn grammar(
+        &self,
+        tools: Option<&Tools>,
+        format: Option<Arc<Grammar>>,
+    ) -> Result<Option<Arc<Grammar>>, ModelError> {
+        let Some(tools) = tools else {
+            return Ok(format);
+        };
+        if let Some(calls) = tools.grammar() {
+            return Ok(Some(Arc::new(calls)));
+        }
+        let Some(format) = format else {
+            return Ok(None);
+        };
+        let calls = self
+            .calls()
+            .ok_or_else(|| bad_input(RESPONSE_FORMAT, FORMAT_BESIDE_TOOLS))?;
+        let format = Box::new(Arc::unwrap_or_clone(format));
+        Ok(Some(Arc::new(Grammar::FormatOrCalls { format, calls })))
+    }
+
+    /// Returns Lark rules for calls as the model writes them: any text that begins with their marker. `None` if no marker begins them, or if
+    /// channels say what is a call.
+    fn calls(&self) -> Option<String> {
+        let syntax = self.syntax();
+        let begin = syntax.begin()?;
+        if matches!(self.reasoning, Some(ReasoningSyntax::Harmony)) {
+            return None;
+        }
+        let tokenizer = self.tokenizer.as_ref()?;
+        let added = tokenizer.get_added_tokens_decoder();
+        let special = |mark: &str| {
+            let id = tokenizer.token_to_id(mark)?;
+            let is_special = added.get(&id).is_some_and(|token| token.special);
+            is_special.then(|| format!("<[{id}]>"))
+        };
+        let begin = special(begin).unwrap_or_else(|| serde_json::Value::from(begin).to_string());
+        let marks = syntax.marks().into_iter().filter_map(special);
+        let parts: Vec<String> = std::iter::once("TEXT".to_owned()).chain(marks).collect();
+        Some(format!(
+            "calls: {begin} part*\npart: {}\nTEXT: /(.|\\n)+/\n",
+            parts.join(" | ")
+        ))
+    }
+
     /// Compiles the grammar of a request in advance, so that the model's thread finds it compiled. Ignores errors: the
     /// model rejects an invalid grammar with a reason.
     pub(super) fn compile(&self, grammars: &Grammars, inputs: &Inputs) {
         let tools = Tools::read(inputs).ok().flatten();
-        let required = tools.and_then(|tools| tools.grammar());
-        let format = || response_format(inputs).ok().flatten();
-        if let (Some(tokenizer), Some(grammar)) = (&self.tokenizer, required.or_else(format)) {
+        let format = response_format(inputs).ok().flatten().map(Arc::new);
+        let grammar = self.grammar(tools.as_ref(), format).ok().flatten();
+        if let (Some(tokenizer), Some(grammar)) = (&self.tokenizer, grammar) {
             let compiled = grammars.compile(tokenizer, &grammar);
             compiled.unwrap_or_else(|reason| tracing::debug!(reason, "a grammar was not compiled"));
         }

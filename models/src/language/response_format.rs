@@ -99,7 +99,7 @@ pub fn grammar(format: &Value) -> Result<Option<Grammar>, String> {
     })
 }
 
-/// Converts a grammar to a response format.
+/// Converts a grammar to a response format; of a format beside calls, the format alone.
 pub fn format_of(grammar: &Grammar) -> Value {
     match grammar {
         Grammar::JsonSchema(schema) => {
@@ -113,6 +113,7 @@ pub fn format_of(grammar: &Grammar) -> Value {
         Grammar::Regex(regex) => json!({"type": "regex", "regex": regex}),
         Grammar::Choice(choice) => json!({"type": "choice", "choice": choice}),
         Grammar::Lark(grammar) => json!({"type": "grammar", "grammar": grammar}),
+        Grammar::FormatOrCalls { format, .. } => format_of(format),
     }
 }
 

@@ -2,7 +2,7 @@
 //!
 //! The chat template writes the tools into the prompt. Model families write calls in different ways (`syntax`), which
 //! are detected from their chat templates. A required call is sampled under a grammar, which is the same for all
-//! models.
+//! models. Beside a response format, an answer either has the format or begins with the marker of a call.
 
 mod call;
 mod offered;
@@ -12,7 +12,8 @@ mod scanner;
 mod syntax;
 
 pub use call::{TOOL_CALLS, ToolCall};
-pub use offered::{FORMAT_BESIDE_TOOLS, PARALLEL_TOOL_CALLS, TOOL_CHOICE, TOOLS, ToolChoice, Tools};
+pub(super) use offered::FORMAT_BESIDE_TOOLS;
+pub use offered::{PARALLEL_TOOL_CALLS, TOOL_CHOICE, TOOLS, ToolChoice, Tools};
 pub(super) use scanner::CallScanner;
 pub(super) use syntax::Syntax;
 

@@ -325,6 +325,16 @@ fn kind_of(inputs: &[String]) -> &'static str {
     }
 }
 
+/// Returns why a model does not take an input that others of its kind take.
+fn note_on(input: &str) -> &'static str {
+    // The input of models with an image processor.
+    if input == "image_file" {
+        ": image files need a `preprocessor_config.json` beside the weights"
+    } else {
+        ""
+    }
+}
+
 /// Why a model did not answer a request.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[non_exhaustive]
@@ -341,7 +351,7 @@ pub enum ModelError {
         expected: Vec<String>,
     },
     /// An input that the model does not take.
-    #[error("input `{name}` is unknown; this {} takes {}", kind_of(expected), expected.join(", "))]
+    #[error("input `{name}` is unknown; this {} takes {}{}", kind_of(expected), expected.join(", "), note_on(name))]
     UnknownInput {
         /// The input.
         name: String,
@@ -495,6 +505,12 @@ mod tests {
         assert_eq!(
             check(&[image(&[2, 3]), Tensor::from_f32("text", &[1], &[0.0]).unwrap()]).to_string(),
             "input `text` is unknown; this model takes image, weight"
+        );
+        let file = Tensor::from_texts("image_file", &["x"]).unwrap();
+        let unknown = check(&[image(&[2, 3]), file]).to_string();
+        assert!(
+            unknown.ends_with("image files need a `preprocessor_config.json` beside the weights"),
+            "{unknown}"
         );
         assert_eq!(
             kind_of(&["text".to_owned(), "max_tokens".to_owned()]),

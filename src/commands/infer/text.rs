@@ -16,7 +16,10 @@ pub(super) fn as_text(reply: &InferReply, label: Option<&Expected>, shown: bool)
     if let Some(found) = &found {
         lines.push(listed(found));
     }
-    if let Ok(answer) = label_of(&reply.outputs) {
+    if let Some(logit) = only_logit(&reply.outputs).filter(|_| label.is_none()) {
+        // Rerankers and classifiers of one class.
+        lines.push(format!("score {:.4}", 1.0 / (1.0 + (-logit).exp())));
+    } else if let Ok(answer) = label_of(&reply.outputs) {
         lines.extend(verdict(&answer, label, found.is_some(), shown));
     }
     for output in reply
@@ -47,6 +50,15 @@ pub(super) fn as_text(reply: &InferReply, label: Option<&Expected>, shown: bool)
     ));
     lines.push(times(&reply.hops));
     lines.join("\n")
+}
+
+/// Returns the logit of a model that gives only one.
+fn only_logit(outputs: &[Tensor]) -> Option<f32> {
+    let logits = outputs.iter().find(|output| output.name == "logits")?;
+    match logits.to_f32().ok()?.as_slice() {
+        [logit] => Some(*logit),
+        _ => None,
+    }
 }
 
 /// Returns the answer and whether it is right; nothing of what is printed already: the entities, or the text if it is `shown`.
@@ -150,4 +162,24 @@ fn preview(tensor: &Tensor) -> String {
         return list(values.len(), shown.collect());
     }
     format!("{} bytes", tensor.data.len())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// It printed "class 0".
+    #[test]
+    fn a_single_logit_is_a_score() {
+        let reply = |logits: &[f32]| InferReply {
+            outputs: vec![Tensor::from_f32("logits", &[logits.len()], logits).unwrap()],
+            ..InferReply::default()
+        };
+        let text = as_text(&reply(&[1.4265]), None, false);
+        assert!(
+            text.starts_with("score 0.8064\n") && !text.contains("class"),
+            "{text}"
+        );
+        assert!(as_text(&reply(&[0.0, 1.0]), None, false).starts_with("class 1\n"));
+    }
 }

@@ -126,7 +126,9 @@ fn headers_are_found_without_regard_to_case() {
 
 #[test]
 fn a_body_without_a_content_type_is_json_if_it_begins_with_a_brace() {
-    assert_eq!(content_type_of(None, b"{}"), Ok(ContentType::Json));
+    for json in [&b"{}"[..], b" \n{}"] {
+        assert_eq!(content_type_of(None, json), Ok(ContentType::Json));
+    }
     assert_eq!(content_type_of(None, b"\x81"), Ok(ContentType::MessagePack));
     assert_eq!(
         content_type_of(Some(&with(&EPOCH, "1")), b"{}"),

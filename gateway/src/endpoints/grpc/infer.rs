@@ -22,7 +22,7 @@ use tonic::{Request, Response, Status, Streaming};
 
 use super::named;
 use crate::endpoints::oip::infer::{
-    SHARED_MEMORY, STREAM, alone, at_most_outputs, no_shared_memory, timeout,
+    SHARED_MEMORY, STREAM, alone, at_most_outputs, no_shared_memory, refuse_sampling, timeout,
 };
 use crate::endpoints::oip::metadata::of_version;
 use crate::http::failure::Failure;
@@ -152,6 +152,7 @@ async fn infer(
         None => shared.app(&asked.model_name)?,
     };
     let parameters = scalars(asked.parameters);
+    refuse_sampling(&app, &parameters)?;
     let budget = timeout(&parameters)?.unwrap_or(app.options.default_budget);
     let call = Call::new(app, headers, extensions, budget)?;
     let request = InferRequest {

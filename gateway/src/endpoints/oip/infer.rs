@@ -10,13 +10,15 @@ use axum::http::{HeaderValue, Response, StatusCode, header};
 use bytes::{Bytes, BytesMut};
 use kaskade_actors::wire::{InferReply, InferRequest, MAX_RANK, MAX_TENSORS, TensorData, TensorElements};
 use kaskade_actors::{Code, Fault};
-use kaskade_models::{Datatype, Tensor};
+use kaskade_models::language::request::{beam_inputs, sampling_inputs};
+use kaskade_models::{Datatype, InputSpec, Tensor};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use super::binary;
 use super::json_response;
 use super::metadata::of_version;
+use crate::answer_kind::AnswerKind;
 use crate::http::api::Api;
 use crate::http::body;
 use crate::http::failure::Failure;
@@ -121,6 +123,9 @@ pub(super) async fn version(
 /// Parameter that Triton's clients for vLLM send; this interface gives whole answers, and the app would send parts.
 pub(crate) const STREAM: &str = "stream";
 
+/// Parameter of Triton's backend for vLLM that holds the sampling parameters.
+const SAMPLING_PARAMETERS: &str = "sampling_parameters";
+
 /// Parameter of a tensor in shared memory (Triton).
 pub(crate) const SHARED_MEMORY: &str = "shared_memory_region";
 
@@ -153,6 +158,7 @@ async fn infer(shared: &GatewayState, app: Arc<Served>, request: Request) -> Res
     let header = parts.headers.get(&HEADER_LENGTH).cloned();
     let read = move |body: &Bytes| read(body, header.as_ref().map(HeaderValue::as_bytes));
     let (asked, mut selection) = body::process(body, read).await?;
+    refuse_sampling(&app, &asked.parameters)?;
     let timeout = timeout(&asked.parameters)?.unwrap_or(app.options.default_budget);
     let call = Call::new(app, &parts.headers, &parts.extensions, timeout)?;
     selection.id.clone_from(&asked.id);
@@ -249,6 +255,27 @@ fn scalar(value: Value) -> Option<String> {
         Value::String(text) => Some(text),
         Value::Bool(_) | Value::Number(_) => Some(value.to_string()),
         _ => None,
+    }
+}
+
+/// Refuses parameters that set how a language model samples: they are inputs of the model.
+///
+/// # Errors
+/// `KSK0001` with the name of the parameter.
+pub(crate) fn refuse_sampling(app: &Served, parameters: &BTreeMap<String, String>) -> Result<(), Failure> {
+    if app.options.answers != Some(AnswerKind::Text) {
+        return Ok(());
+    }
+    let inputs: Vec<InputSpec> = sampling_inputs(true).into_iter().chain(beam_inputs()).collect();
+    let is_input = |name: &str| name == SAMPLING_PARAMETERS || inputs.iter().any(|input| input.name == name);
+    match parameters.keys().find(|name| is_input(name)) {
+        Some(name) => Err(Failure::param(
+            name.clone(),
+            format!(
+                "the parameter `{name}` sets how the model samples, which its inputs do here, such as the tensor `max_tokens`"
+            ),
+        )),
+        None => Ok(()),
     }
 }
 

@@ -114,11 +114,12 @@ async fn chat(shared: &GatewayState, request: Request) -> Result<Response<Body>,
         include_usage: asked.common.include_usage(),
         parallel_calls: asked.common.structured.parallel(),
     };
-    if asked.common.stream.unwrap_or(false) {
-        return sse::respond(call, head, requests).await;
-    }
     let structured = &asked.common.structured;
-    let replies = answers(&call, &mut requests).await?;
+    let with_field = |failure| structured.with_field(failure);
+    if asked.common.stream.unwrap_or(false) {
+        return sse::respond(call, head, requests).await.map_err(with_field);
+    }
+    let replies = answers(&call, &mut requests).await.map_err(with_field)?;
     let mut usage = Usage::default();
     let mut choices = Vec::new();
     let mut prompt = None;

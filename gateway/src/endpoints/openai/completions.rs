@@ -111,7 +111,7 @@ impl Prompts {
         if prompts.is_empty() || prompts.len() > MAX_REQUESTS {
             return Err(Failure::param(
                 param,
-                format!("send from 1 to {MAX_REQUESTS} of them"),
+                format!("`{param}` must be a text or from 1 to {MAX_REQUESTS} of them"),
             ));
         }
         Ok(prompts)
@@ -304,10 +304,11 @@ async fn complete(shared: &GatewayState, request: Request) -> Result<Response<Bo
         include_usage: asked.common.include_usage(),
         parallel_calls: true,
     };
+    let with_field = |failure| asked.common.structured.with_field(failure);
     if asked.common.stream.unwrap_or(false) {
-        return sse::respond(call, head, requests).await;
+        return sse::respond(call, head, requests).await.map_err(with_field);
     }
-    let replies = answers(&call, &mut requests).await?;
+    let replies = answers(&call, &mut requests).await.map_err(with_field)?;
     let mut usage = Usage::default();
     let mut choices = Vec::new();
     for (index, (asked, reply)) in requests.iter().zip(&replies).enumerate() {

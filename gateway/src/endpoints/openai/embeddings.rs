@@ -37,7 +37,13 @@ struct Embeddings {
     /// Not of OpenAI: a prompt of the model.
     #[serde(default)]
     prompt_name: Option<String>,
+    /// Of vLLM: tokens after which a text is cut off.
+    #[serde(default)]
+    truncate_prompt_tokens: Option<i64>,
 }
+
+/// The `truncate_prompt_tokens` that means those that the model reads.
+const ALL_TOKENS: i64 = -1;
 
 /// The answer; as a value of its own, because a float of 32 bits has fewer digits than the same one of 64.
 #[derive(Serialize)]
@@ -128,6 +134,13 @@ async fn embed(shared: &GatewayState, request: Request) -> Result<Response<Body>
     let (call, asked): (_, Embeddings) =
         begin(shared, request, |asked: &Embeddings| asked.model.as_deref()).await?;
     call.app.refuse_kinds(&NOT_EMBEDDING)?;
+    if asked
+        .truncate_prompt_tokens
+        .is_some_and(|count| count != ALL_TOKENS)
+    {
+        let message = "`truncate_prompt_tokens` is not supported; shorten the texts: the model cuts off the end of longer ones";
+        return Err(Failure::param("truncate_prompt_tokens", message));
+    }
     let in_base64 = match asked.encoding_format.as_deref() {
         None | Some("float") => false,
         Some("base64") => true,

@@ -1,9 +1,7 @@
 //! The format of an answer, and tools, as inputs of a language model; calls of tools, as parts of an answer.
 
 use kaskade_models::language::response_format::{RESPONSE_FORMAT, response_format};
-use kaskade_models::language::tools::{
-    FORMAT_BESIDE_TOOLS, PARALLEL_TOOL_CALLS, TOOL_CALLS, TOOL_CHOICE, TOOLS, Tools,
-};
+use kaskade_models::language::tools::{PARALLEL_TOOL_CALLS, TOOL_CALLS, TOOL_CHOICE, TOOLS, Tools};
 use kaskade_models::{Datatype, ModelError, Tensor};
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -21,6 +19,9 @@ pub(super) struct FormatAndTools {
     pub(super) tool_choice: Option<Value>,
     parallel_tool_calls: Option<bool>,
     response_format: Option<Value>,
+    /// Whether the format is that of a response.
+    #[serde(skip)]
+    is_response: bool,
     /// vLLM's formats.
     structured_outputs: Option<Value>,
     /// Their older names.
@@ -43,6 +44,7 @@ impl FormatAndTools {
     /// Takes the fields that responses write otherwise: the format in `text`, and tools and a choice of one without an object `function`.
     pub(super) fn of_response(&mut self, format: Option<Value>) {
         self.response_format = format;
+        self.is_response = true;
         for flat in self.tools.iter_mut().flatten().chain(&mut self.tool_choice) {
             if flat.get("type").and_then(Value::as_str) == Some("function")
                 && flat.get("function").is_none()
@@ -101,7 +103,7 @@ impl FormatAndTools {
             inputs.push(Tensor::from_texts(name, &[&text])?);
             Ok(())
         };
-        if let Some(format) = self.format()? {
+        if let Some((_, format)) = self.format()? {
             text(RESPONSE_FORMAT, format.to_string())?;
         }
         if let Some(tools) = self.tools.as_ref().filter(|tools| !tools.is_empty()) {
@@ -114,7 +116,7 @@ impl FormatAndTools {
         }
         // The model reads them again; here, errors have the field's name and the status of a malformed request.
         let tools = Tools::read(&inputs).map_err(malformed)?;
-        response_format(&inputs).map_err(malformed)?;
+        response_format(&inputs).map_err(|error| self.with_field(malformed(error)))?;
         if tools.is_some() && !self.parallel() {
             inputs.push(Tensor {
                 name: PARALLEL_TOOL_CALLS.to_owned(),
@@ -123,19 +125,32 @@ impl FormatAndTools {
                 data: vec![0].into(),
             });
         }
-        if tools.is_some_and(|tools| tools.grammar().is_none())
-            && inputs.iter().any(|input| input.name == RESPONSE_FORMAT)
-        {
-            return Err(Failure::param(RESPONSE_FORMAT, FORMAT_BESIDE_TOOLS));
-        }
         Ok(inputs)
     }
 
-    /// The format that the answer must have; `None` for plain text.
-    fn format(&self) -> Result<Option<Value>, Failure> {
+    /// Returns a failure whose `param`, if it is the format, is the field in which the client sent it.
+    pub(super) fn with_field(&self, failure: Failure) -> Failure {
+        let is_of_format = failure.param.as_deref() == Some(RESPONSE_FORMAT);
+        match self.format() {
+            Ok(Some((field, _))) if is_of_format => Failure {
+                param: Some(field.into()),
+                ..failure
+            },
+            _ => failure,
+        }
+    }
+
+    /// The format that the answer must have, and the field that states it; `None` for plain text. Equal formats in several fields count
+    /// once: clients of several versions of vLLM send the names of each.
+    fn format(&self) -> Result<Option<(&'static str, Value)>, Failure> {
         let mut formats = Vec::new();
         if let Some(format) = self.response_format.as_ref().filter(|format| !is_text(format)) {
-            formats.push(with_schema(format));
+            let field = if self.is_response {
+                "text.format"
+            } else {
+                RESPONSE_FORMAT
+            };
+            formats.push((field, with_schema(format)));
         }
         let of = |kind: &str, value: &Value| match kind {
             "json" => {
@@ -151,7 +166,9 @@ impl FormatAndTools {
                 .filter(|(_, value)| !matches!(value, Value::Null | Value::Bool(false)))
             {
                 match kind.as_str() {
-                    "json" | "json_object" | "regex" | "choice" | "grammar" => formats.push(of(kind, value)),
+                    "json" | "json_object" | "regex" | "choice" | "grammar" => {
+                        formats.push(("structured_outputs", of(kind, value)));
+                    }
                     // How white space is written, and which program follows the grammar.
                     "whitespace_pattern"
                     | "disable_any_whitespace"
@@ -167,26 +184,26 @@ impl FormatAndTools {
                 }
             }
         }
-        for (kind, value) in [
-            ("json", &self.guided_json),
-            ("regex", &self.guided_regex),
-            ("choice", &self.guided_choice),
-            ("grammar", &self.guided_grammar),
+        for (field, kind, value) in [
+            ("guided_json", "json", &self.guided_json),
+            ("guided_regex", "regex", &self.guided_regex),
+            ("guided_choice", "choice", &self.guided_choice),
+            ("guided_grammar", "grammar", &self.guided_grammar),
         ] {
-            formats.extend(
-                value
-                    .as_ref()
-                    .filter(|value| !value.is_null())
-                    .map(|value| of(kind, value)),
-            );
+            let value = value.as_ref().filter(|value| !value.is_null());
+            formats.extend(value.map(|value| (field, of(kind, value))));
         }
-        if formats.len() > 1 {
-            return Err(Failure::param(
-                "response_format",
-                "an answer has one format; send only one",
-            ));
+        let mut formats = formats.into_iter();
+        let first = formats.next();
+        // Texts, because the order of a schema's keys is that of the answer's.
+        let is_first = |format: &Value| {
+            let first = first.as_ref().map(|(_, first)| first.to_string());
+            first.as_ref() == Some(&format.to_string())
+        };
+        match formats.find(|(_, format)| !is_first(format)) {
+            Some((field, _)) => Err(Failure::param(field, "an answer has one format; send only one")),
+            None => Ok(first),
         }
-        Ok(formats.pop())
     }
 
     /// Returns the calls of an answer, only the first if the client does not want several.
@@ -329,6 +346,14 @@ mod tests {
                 r#"{"response_format": {"type": "text"}, "guided_json": null, "tools": [], "tool_choice": "auto"}"#,
                 vec![(TOOL_CHOICE.to_owned(), "auto".to_owned())],
             ),
+            (
+                r#"{"guided_grammar": "start: \"a\"", "structured_outputs": {"grammar": "start: \"a\""}}"#,
+                schema(r#"{"type":"grammar","grammar":"start: \"a\""}"#),
+            ),
+            (
+                r#"{"guided_choice": ["a"], "structured_outputs": {"choice": ["a"]}}"#,
+                schema(r#"{"type":"choice","choice":["a"]}"#),
+            ),
             ("{}", Vec::new()),
         ] {
             assert_eq!(read(json).unwrap(), expected, "{json}");
@@ -348,8 +373,8 @@ mod tests {
                 "tool_choice",
             ),
             (
-                format!(r#"{{"tools": [{TOOL}], "response_format": {{"type": "json_object"}}}}"#),
-                "response_format",
+                format!(r#"{{"tools": [{TOOL}], "tool_choice": {{"type": "allowed_tools", "tools": []}}}}"#),
+                "tool_choice",
             ),
             (
                 r#"{"response_format": {"type": "xml"}}"#.to_owned(),
@@ -362,7 +387,12 @@ mod tests {
             ),
             (
                 r#"{"guided_regex": "a", "guided_choice": ["b"]}"#.to_owned(),
-                "response_format",
+                "guided_choice",
+            ),
+            (r#"{"guided_choice": "b"}"#.to_owned(), "guided_choice"),
+            (
+                r#"{"structured_outputs": {"regex": 7}}"#.to_owned(),
+                "structured_outputs",
             ),
             (
                 r#"{"structured_outputs": {"structural_tag": "x"}}"#.to_owned(),

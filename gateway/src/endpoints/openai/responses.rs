@@ -93,7 +93,8 @@ async fn respond(shared: &GatewayState, request: Request) -> Result<Response<Bod
     if streamed {
         return events::respond(call, resource, request).await;
     }
-    let reply = call.ask(request).await?;
+    let reply = call.ask(request).await;
+    let reply = reply.map_err(|failure| resource.structured.with_field(failure))?;
     let choice = Choice::read(&reply)?;
     let mut usage = Usage::default();
     usage.add(&call, &reply, &choice, None, true);

@@ -81,7 +81,10 @@ pub(super) async fn root(State(shared): State<Arc<GatewayState>>, request: Reque
                 }
                 None => of_texts(&call, texts, &asked).await,
             },
-            Inputs::Question(question) => of_question(&call, question).await,
+            Inputs::Question(question) => {
+                asked.parameters.check_question()?;
+                of_question(&call, question).await
+            }
             Inputs::Comparison(comparison) => compared(&call, comparison, &asked.form).await,
         }
     };

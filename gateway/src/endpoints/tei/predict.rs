@@ -1,5 +1,6 @@
 //! `/predict`: the classes of texts and of pairs of texts, and the entities of texts.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use axum::body::Body;
@@ -69,7 +70,24 @@ pub(super) struct Parameters {
     function_to_apply: Option<String>,
     /// Of zero-shot classification, which an app with classes of its own cannot answer.
     candidate_labels: Option<Value>,
+    /// Labels of entities that are left out.
+    ignore_labels: Option<Vec<String>>,
+    /// Parameters of the Inference API that are not supported.
+    #[serde(flatten)]
+    others: BTreeMap<String, Value>,
 }
+
+/// Parameters of a token classifier that are not supported.
+const OF_ENTITIES: [&str; 1] = ["stride"];
+
+/// Parameters of a question that are not supported.
+const OF_QUESTIONS: [&str; 5] = [
+    "doc_stride",
+    "handle_impossible_answer",
+    "max_answer_len",
+    "max_question_len",
+    "max_seq_len",
+];
 
 impl Parameters {
     /// Refuses parameters that would be answered wrongly.
@@ -83,12 +101,44 @@ impl Parameters {
                            `text_pair` of a text to an app of a model of inference, such as bart-large-mnli";
             return Err(Failure::malformed(message));
         }
+        self.refuse(&OF_ENTITIES)?;
         match self.function_to_apply.as_deref() {
             None | Some("softmax" | "sigmoid" | "none") => Ok(()),
             Some(other) => Err(Failure::malformed(format!(
                 "`function_to_apply` is `{other}`; it is one of `softmax`, `sigmoid` and `none`"
             ))),
         }
+    }
+
+    /// Refuses parameters of a question that would be answered wrongly.
+    pub(super) fn check_question(&self) -> Result<(), Failure> {
+        if self.top_k.is_some_and(|count| count > 1) {
+            return Err(Failure::param("top_k", "`top_k`: a question has one answer here"));
+        }
+        self.refuse(&OF_QUESTIONS)
+    }
+
+    /// Refuses the first of these parameters that the client sets.
+    fn refuse(&self, names: &[&'static str]) -> Result<(), Failure> {
+        let is_set = |name: &&&str| {
+            let value = self.others.get(**name);
+            value.is_some_and(|value| !matches!(value, Value::Null | Value::Bool(false)))
+        };
+        match names.iter().find(is_set) {
+            Some(name) => Err(Failure::param(
+                *name,
+                format!("`{name}` is not supported; leave it out"),
+            )),
+            None => Ok(()),
+        }
+    }
+
+    /// Returns whether an entity of this label is left out.
+    fn ignores(&self, label: &str) -> bool {
+        self.ignore_labels
+            .iter()
+            .flatten()
+            .any(|ignored| ignored == label)
     }
 
     /// Returns the function that makes scores of logits, if the client names one.
@@ -98,8 +148,8 @@ impl Parameters {
 }
 
 /// Returns the entities of a text as transformers' token classification does; `None` if the reply has none to find.
-fn entities_of(reply: &InferReply, strategy: Option<&str>) -> Result<Option<Value>, Failure> {
-    let key = if strategy == Some("none") {
+fn entities_of(reply: &InferReply, parameters: &Parameters) -> Result<Option<Value>, Failure> {
+    let key = if parameters.aggregation_strategy.as_deref() == Some("none") {
         "entity"
     } else {
         "entity_group"
@@ -115,7 +165,11 @@ fn entities_of(reply: &InferReply, strategy: Option<&str>) -> Result<Option<Valu
                 "end": entity.end,
             })
         };
-        found.into_iter().map(one).collect()
+        let found = found.into_iter();
+        found
+            .filter(|entity| !parameters.ignores(&entity.label))
+            .map(one)
+            .collect()
     });
     Ok(listed)
 }
@@ -125,7 +179,7 @@ pub(super) async fn create(State(shared): State<Arc<GatewayState>>, request: Req
     let answered = async {
         let (call, asked): (_, Predict) = begin(&shared, request, |_| None).await?;
         call.app
-            .refuse_kinds(&[AnswerKind::Text, AnswerKind::Embedding])?;
+            .refuse_kinds(&[AnswerKind::Text, AnswerKind::Embedding, AnswerKind::Span])?;
         let (sequences, single) = match asked.inputs {
             Sequences::One(one) => (vec![one], true),
             Sequences::Many(many) => (many, false),
@@ -182,22 +236,35 @@ fn prediction(
     raw_scores: bool,
     parameters: &Parameters,
 ) -> Result<Value, Failure> {
-    if let Some(entities) = entities_of(reply, parameters.aggregation_strategy.as_deref())? {
+    if let Some(entities) = entities_of(reply, parameters)? {
         return Ok(entities);
     }
     let scores = class_scores(reply, parameters.function(raw_scores))?;
     let names = Some(labels).filter(|labels| labels.len() == scores.len());
-    let name = |class: usize| {
-        let name = names.and_then(|names| names.get(class)).cloned();
-        name.unwrap_or_else(|| format!("LABEL_{class}"))
-    };
     let mut labelled: Vec<(usize, f32)> = scores.into_iter().enumerate().collect();
     labelled.sort_by(|one, other| other.1.total_cmp(&one.1));
+    // An endpoint may name the class that it chose, and no other.
+    let first = labelled.first().map(|(class, _)| *class);
+    let chosen = |class| only_label(reply).filter(|_| first == Some(class));
+    let name = |class: usize| {
+        let name = names.and_then(|names| names.get(class)).cloned();
+        name.or_else(|| chosen(class))
+            .unwrap_or_else(|| format!("LABEL_{class}"))
+    };
     labelled.truncate(parameters.top_k.unwrap_or(usize::MAX));
     let labelled = labelled.into_iter();
     Ok(labelled
         .map(|(class, score)| json!({"score": score, "label": name(class)}))
         .collect())
+}
+
+/// Returns the name of the class that the model chose, if it states one.
+fn only_label(reply: &InferReply) -> Option<String> {
+    let output = reply.outputs.iter().find(|output| output.name == "label")?;
+    match output.to_texts().ok()?.as_slice() {
+        [label] => Some((*label).to_owned()),
+        _ => None,
+    }
 }
 
 /// Returns the scores of the classes: logits after the function, or else the model's own probabilities, or else those of its logits.
@@ -224,7 +291,7 @@ fn tensors(sequence: &Sequence) -> Result<Vec<Tensor>, Failure> {
         [one, two] => [Some(one), Some(two)],
         _ => {
             return Err(Failure::malformed(
-                "an array in `inputs` is a text or a pair of texts",
+                "an array in `inputs` is a text or a pair of texts; send several texts as `[[\"a\"], [\"b\"], [\"c\"]]`",
             ));
         }
     };
@@ -270,7 +337,35 @@ mod tests {
         )
         .unwrap();
         assert_eq!(found[1]["score"], json!(0.5_f32));
+        let label = Tensor::from_texts("label", &["good"]).unwrap();
+        let found = prediction(&reply(vec![logits(), label]), &[], false, &asked("{}")).unwrap();
+        let names: Vec<&Value> = found
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|one| &one["label"])
+            .collect();
+        assert_eq!(
+            names,
+            ["good", "LABEL_0", "LABEL_2"],
+            "the only name that is known"
+        );
         assert!(asked(r#"{"candidate_labels": ["x"]}"#).check().is_err());
+        assert!(asked(r#"{"stride": 16}"#).check().is_err());
+        let of_question = |parameters: &str| asked(parameters).check_question();
+        assert!(of_question(r#"{"top_k": 1, "max_answer_len": null, "align_to_words": true}"#).is_ok());
+        for (parameters, named) in [
+            (r#"{"top_k": 2}"#, "top_k"),
+            (r#"{"max_answer_len": 5}"#, "max_answer_len"),
+            (
+                r#"{"handle_impossible_answer": true}"#,
+                "handle_impossible_answer",
+            ),
+            (r#"{"doc_stride": 8}"#, "doc_stride"),
+        ] {
+            let refused = of_question(parameters).unwrap_err();
+            assert_eq!(refused.param.as_deref(), Some(named));
+        }
         assert!(asked(r#"{"function_to_apply": "tanh"}"#).check().is_err());
     }
 

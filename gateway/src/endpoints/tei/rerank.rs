@@ -48,6 +48,7 @@ struct CohereRequest {
     model: Option<String>,
     query: String,
     documents: Vec<Document>,
+    /// Number of results; all if it is 0, as vLLM's clients send it.
     #[serde(default)]
     top_n: Option<usize>,
     #[serde(default)]
@@ -56,6 +57,9 @@ struct CohereRequest {
     #[serde(default)]
     max_tokens_per_doc: Option<usize>,
 }
+
+/// Documents that Cohere counts as one search.
+const SEARCH_UNIT: usize = 100;
 
 /// Kinds of apps that score no pairs of texts.
 const NOT_RANKING: [AnswerKind; 3] = [AnswerKind::Text, AnswerKind::Embedding, AnswerKind::Span];
@@ -139,7 +143,7 @@ pub(super) async fn documents(State(shared): State<Arc<GatewayState>>, request: 
         let shown = asked.return_documents.unwrap_or(true);
         let results = in_order(scores)
             .into_iter()
-            .take(asked.top_n.unwrap_or(usize::MAX));
+            .take(asked.top_n.filter(|most| *most > 0).unwrap_or(usize::MAX));
         let results = results.map(|(index, score)| {
             let text = texts.get(index).filter(|_| shown);
             match text {
@@ -154,6 +158,7 @@ pub(super) async fn documents(State(shared): State<Arc<GatewayState>>, request: 
             "model": call.app.options.name,
             "results": results,
             "usage": {"total_tokens": tokens.unwrap_or_default()},
+            "meta": {"billed_units": {"search_units": texts.len().div_ceil(SEARCH_UNIT)}},
         }))
     };
     let answered: Result<Value, Failure> = answered.await;
@@ -184,13 +189,10 @@ async fn ranked(
     let [only] = texts else {
         return passages(call, query, texts, raw_scores).await;
     };
-    // A ranking compares texts, so the only one is compared with itself. Its score among all is 1.
+    // A ranking takes at least two texts. Scores do not depend on the other texts, so that the first one is that of the text alone.
     let twice = [only.clone(), only.clone()];
     let (mut scores, replies) = passages(call, query, &twice, raw_scores).await?;
     scores.truncate(1);
-    if !raw_scores {
-        scores = vec![1.0];
-    }
     Ok((scores, replies))
 }
 

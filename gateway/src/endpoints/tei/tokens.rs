@@ -124,6 +124,6 @@ fn check_count(field: &'static str, count: usize) -> Result<(), Failure> {
     }
     Err(Failure::param(
         field,
-        format!("send from 1 to {MAX_TEXTS} of them"),
+        format!("`{field}` must have from 1 to {MAX_TEXTS} elements"),
     ))
 }

@@ -9,7 +9,7 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread;
 
-use llguidance::api::TopLevelGrammar;
+use llguidance::api::{GrammarWithLexer, TopLevelGrammar};
 use llguidance::toktrie::{ApproximateTokEnv, SimpleVob, TokEnv, TokRxInfo, TokTrie};
 use llguidance::{Matcher, ParserFactory};
 use serde_json::Value;
@@ -36,6 +36,9 @@ const WHITE_SPACE: &str = r"[ \t]|\r?\n[ \t]{0,20}";
 /// Allowed white space between two elements of call arguments: programs read them, so line breaks are not needed.
 pub(crate) const NARROW_SPACE: &str = " ";
 
+/// Name of the format beside calls.
+const FORMAT: &str = "format";
+
 /// Keyword before a JSON Schema in a Lark grammar.
 const JSON: &str = "%json";
 
@@ -50,6 +53,13 @@ pub enum Grammar {
     Choice(Vec<String>),
     /// A grammar in llguidance's variant of Lark.
     Lark(String),
+    /// A format, or calls of tools.
+    FormatOrCalls {
+        /// The format.
+        format: Box<Grammar>,
+        /// Rules of Lark of which the rule `calls` describes the calls.
+        calls: String,
+    },
 }
 
 /// Compiles and caches the grammars of a model's requests.
@@ -224,6 +234,15 @@ fn top_level(grammar: &Grammar) -> Result<TopLevelGrammar, String> {
             TopLevelGrammar::from_lark(format!("start: CHOICE\nCHOICE: {}", texts.join(" | ")))
         }
         Grammar::Lark(grammar) => TopLevelGrammar::from_lark(with_bounded_schemas(grammar)),
+        Grammar::FormatOrCalls { format, calls } => {
+            let mut either = TopLevelGrammar::from_lark(format!("start: @{FORMAT} | calls\n{calls}"));
+            let format = top_level(format)?.grammars.into_iter();
+            either.grammars.extend(format.map(|format| GrammarWithLexer {
+                name: Some(FORMAT.to_owned()),
+                ..format
+            }));
+            either
+        }
     })
 }
 

@@ -22,7 +22,7 @@ fn scanned(
 ) -> (Parts, Vec<String>) {
     let syntax = ReasoningSyntax::of_template(template).map(|syntax| (syntax, is_open));
     let tools = tools();
-    let calls = CallScanner::new(Syntax::of_template("<tool_call>"), &tools);
+    let calls = CallScanner::new(Syntax::of_template("<tool_call>"), &tools, false);
     let mut scanner = AnswerScanner::new(syntax, Some(calls), Some(&tools));
     let mut all = Parts::default();
     let mut rest = answer;

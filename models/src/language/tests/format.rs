@@ -143,6 +143,75 @@ fn required_tools_are_called() {
     );
 }
 
+/// The model of bytes with a chat template that shows how calls are written.
+fn model_that_calls(template: &str) -> LanguageModel<Cpu> {
+    let weights =
+        Path::new(env!("CARGO_MANIFEST_DIR")).join("../examples/shakespeare/weights/shakespeare-pico");
+    let folder = tempfile::tempdir().unwrap();
+    for file in std::fs::read_dir(weights).unwrap() {
+        let file = file.unwrap();
+        std::fs::copy(file.path(), folder.path().join(file.file_name())).unwrap();
+    }
+    std::fs::write(folder.path().join("chat_template.jinja"), template).unwrap();
+    loaded(Checkpoint::open(folder.path()).unwrap(), |generation| {
+        generation.sampling.max_tokens = Some(200);
+    })
+}
+
+/// A format was refused beside tools that the model may call.
+#[test]
+fn an_answer_is_of_the_format_or_a_call() {
+    const TOOLS: &str = r#"[{"type": "function", "function": {"name": "clock"}}]"#;
+    const FORMAT: &str = r#"{"type": "json_schema", "json_schema": {"schema": {"type": "object",
+        "properties": {"sure": {"type": "boolean"}}, "required": ["sure"], "additionalProperties": false}}}"#;
+    let mut model = model_that_calls("{{ tools }}<tool_call></tool_call>{{ messages }}");
+    let texts = |name: &str, value: &str| Tensor::from_texts(name, &[value]).unwrap();
+    let token = |model: &LanguageModel<Cpu>, text: &str| {
+        let tokenizer = model.prompts.tokenizer.as_ref().unwrap();
+        i64::from(tokenizer.token_to_id(text).unwrap())
+    };
+    let inputs = |format: &str, preferred: i64| {
+        vec![
+            text("to be"),
+            Tensor::from_i64("logit_bias_tokens", &[1], &[preferred]).unwrap(),
+            Tensor::from_f32("logit_bias", &[1], &[50.0]).unwrap(),
+            texts(tools::TOOLS, TOOLS),
+            texts(response_format::RESPONSE_FORMAT, format),
+        ]
+    };
+    let (open, less, letter) = (token(&model, "{"), token(&model, "<"), token(&model, "t"));
+    let said = |outputs: Outputs| output(&outputs, "text").to_texts().unwrap().concat();
+    let first = said(answered(&mut model, inputs(FORMAT, open)).unwrap());
+    let value: serde_json::Value = serde_json::from_str(&first).unwrap_or_else(|_| panic!("{first}"));
+    assert!(value["sure"].is_boolean(), "{value}");
+    let called = said(answered(&mut model, inputs(FORMAT, less)).unwrap());
+    assert!(called.starts_with("<tool_call>"), "{called}");
+    // What is neither cannot be said, however probable it is.
+    let neither = said(answered(&mut model, inputs(FORMAT, letter)).unwrap());
+    assert!(neither.starts_with(['{', '<']), "{neither}");
+    for (format, accepted) in [
+        (
+            r#"{"type": "choice", "choice": ["{yes", "{no"]}"#,
+            &["{yes", "{no"][..],
+        ),
+        (r#"{"type": "regex", "regex": "\\{a{3}"}"#, &["{aaa"]),
+        (
+            r#"{"type": "grammar", "grammar": "start: \"{\" end\nend: \"b\""}"#,
+            &["{b"],
+        ),
+    ] {
+        let said = said(answered(&mut model, inputs(format, open)).unwrap());
+        assert!(accepted.contains(&said.as_str()), "{said}");
+    }
+    // Nothing tells a call without a mark from the format.
+    let mut bare = model_that_calls("{{ tools }}{{ messages }}");
+    let refused = answered(&mut bare, inputs(FORMAT, open)).unwrap_err();
+    assert!(
+        matches!(&refused, ModelError::BadInput { name, .. } if name == "response_format"),
+        "{refused}"
+    );
+}
+
 #[test]
 fn tools_whose_calls_cannot_be_written_are_named() {
     let mut model = model_of_bytes(|_| ());

@@ -18,9 +18,12 @@ pub const TOOL_CHOICE: &str = "tool_choice";
 /// Name of the input that states whether an answer may have several calls.
 pub const PARALLEL_TOOL_CALLS: &str = "parallel_tool_calls";
 
-/// Reason for rejecting a response format together with tools that the model may call: one grammar for all templates
-/// cannot tell which of the two an answer is.
-pub const FORMAT_BESIDE_TOOLS: &str = "a format and tools that the model may call exclude each other; set `tool_choice` to `none` or `required`";
+/// Reason for rejecting a response format together with tools that the model may call, if no marker begins its calls:
+/// nothing tells which of the two an answer is.
+pub(in crate::language) const FORMAT_BESIDE_TOOLS: &str = "this model's calls begin without a marker, so that a format and tools that it may call exclude each other; set `tool_choice` to `none` or `required`";
+
+/// Type of a choice that allows a part of the tools.
+const ALLOWED: &str = "\"allowed_tools\"";
 
 /// Maximum number of tools per request.
 const MAX_TOOLS: usize = 512;
@@ -153,6 +156,11 @@ impl Tools {
         functions.collect()
     }
 
+    /// Returns whether the answer must be a call.
+    pub(in crate::language) const fn is_required(&self) -> bool {
+        matches!(self.choice, ToolChoice::Required | ToolChoice::Function(_))
+    }
+
     /// Returns the names of the functions.
     pub(in crate::language) fn names(&self) -> Vec<String> {
         let functions = self.functions().unwrap_or_default().into_iter();
@@ -262,6 +270,10 @@ fn choice(text: &str) -> Result<ToolChoice, ModelError> {
     let named: Option<Named> = serde_json::from_str(text).ok();
     let name = named.and_then(|named| named.function.map(|function| function.name).or(named.name));
     name.map(ToolChoice::Function).ok_or_else(|| {
+        if text.contains(ALLOWED) {
+            let reason = "`allowed_tools` is not supported; send only the allowed tools as `tools`, and their mode as `tool_choice`";
+            return bad_input(TOOL_CHOICE, reason);
+        }
         bad_input(TOOL_CHOICE, "it is none of `auto`, `none`, `required` and `{\"type\": \"function\", \"function\": {\"name\": ...}}`")
     })
 }

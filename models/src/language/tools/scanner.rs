@@ -22,6 +22,8 @@ pub(in crate::language) struct CallScanner {
 enum State {
     /// Outside of a call.
     Text,
+    /// At the start of an answer that has a format unless it begins with a call.
+    First,
     /// The held text is a call.
     Call,
     /// The held text is a JSON list of calls, enforced by a grammar.
@@ -31,12 +33,14 @@ enum State {
 }
 
 impl CallScanner {
-    pub(in crate::language) fn new(syntax: Syntax, tools: &Tools) -> Self {
+    /// Creates one for an answer; `has_format` says that it has a format unless it begins with a call.
+    pub(in crate::language) fn new(syntax: Syntax, tools: &Tools, has_format: bool) -> Self {
         Self {
             syntax,
             signatures: tools.signatures(),
             state: match tools.choice {
                 ToolChoice::Required | ToolChoice::Function(_) => State::Required,
+                ToolChoice::Auto if has_format => State::First,
                 ToolChoice::Auto => State::Text,
                 ToolChoice::None => State::Plain,
             },
@@ -50,6 +54,7 @@ impl CallScanner {
         let shown = match self.state {
             State::Call | State::Required => 0,
             State::Plain => self.held.len(),
+            State::First => self.text_of_format(),
             State::Text => self.text_before_calls(),
         };
         let rest = self.held.split_off(shown);
@@ -82,12 +87,24 @@ impl CallScanner {
         self.held.get(..before).map_or(0, |text| text.trim_end().len())
     }
 
+    /// Returns the length of the held text that certainly has the format.
+    fn text_of_format(&mut self) -> usize {
+        let mark = self.syntax.begin().unwrap_or_default();
+        if self.held.starts_with(mark) {
+            self.state = State::Call;
+        } else if !mark.starts_with(&self.held) {
+            self.state = State::Plain;
+            return self.held.len();
+        }
+        0
+    }
+
     /// Finishes the answer; returns the rest of its text and its calls. A malformed call is returned as text, and so
     /// is a call that `max_tokens` truncated (`hit_max_tokens`), because its last argument would be incomplete. From a list
     /// that a grammar enforced, the calls before the truncated one are kept.
     pub(in crate::language) fn finish(self, hit_max_tokens: bool) -> (String, Vec<ToolCall>) {
         let calls = match self.state {
-            State::Plain => None,
+            State::Plain | State::First => None,
             State::Text | State::Call if hit_max_tokens && self.syntax.is_open(&self.held) => None,
             State::Required if hit_max_tokens => Some(parse::whole_calls(&self.held)),
             State::Required => parse::json_calls(&self.held),

@@ -78,7 +78,7 @@ impl Syntax {
     }
 
     /// Returns the marker that begins calls; `None` if only the start of an answer can be a call.
-    pub(super) const fn begin(self) -> Option<&'static str> {
+    pub(in crate::language) const fn begin(self) -> Option<&'static str> {
         match self {
             Self::Marked { begin, .. } | Self::Python { begin, .. } => Some(begin),
             Self::Mistral => Some(MISTRAL_CALLS),

@@ -22,7 +22,7 @@ fn tools(choice: &str) -> Tools {
 
 /// Returns text and calls of an answer that is received in pieces.
 fn scanned(syntax: Syntax, pieces: &[&str]) -> (String, Vec<(String, String)>) {
-    let mut scanner = CallScanner::new(syntax, &tools("auto"));
+    let mut scanner = CallScanner::new(syntax, &tools("auto"), false);
     let mut text: String = pieces.iter().map(|piece| scanner.push(piece)).collect();
     let (rest, calls) = scanner.finish(false);
     text += &rest;
@@ -177,7 +177,7 @@ fn what_is_no_call_is_text() {
             "{answer}"
         );
     }
-    let mut scanner = CallScanner::new(Syntax::Bare, &tools("auto"));
+    let mut scanner = CallScanner::new(Syntax::Bare, &tools("auto"), false);
     assert_eq!(
         scanner.push("The "),
         "The ",
@@ -201,7 +201,7 @@ fn a_call_that_the_maximum_of_tokens_cuts_off_is_text() {
         (HERMES, "<tool_call>weat"),
         ("<function=", "<function=weather><parameter=city>New"),
     ] {
-        let mut scanner = CallScanner::new(syntax(mark), &tools("auto"));
+        let mut scanner = CallScanner::new(syntax(mark), &tools("auto"), false);
         let shown = scanner.push(answer);
         let (rest, calls) = scanner.finish(true);
         assert_eq!(
@@ -211,7 +211,7 @@ fn a_call_that_the_maximum_of_tokens_cuts_off_is_text() {
         );
     }
     for (mark, answer, arguments) in WRITTEN {
-        let mut scanner = CallScanner::new(syntax(mark), &tools("auto"));
+        let mut scanner = CallScanner::new(syntax(mark), &tools("auto"), false);
         let _ = scanner.push(answer);
         let (_, calls) = scanner.finish(true);
         let is_closed = answer.ends_with('>') || *mark != HERMES && *mark != "<|tool_call|>";
@@ -229,7 +229,7 @@ fn a_value_that_may_be_a_string_is_another_type_only_if_the_parameter_has_it() {
         "zip": {"anyOf": [{"type": "string"}, {"type": "null"}]}, "id": {"type": ["string", "integer"]}, "other": {}}}}}]"#;
     let tools = Tools::read(&inputs(FIND, "auto")).unwrap().unwrap();
     let read = |zip: &str, id: &str| {
-        let mut scanner = CallScanner::new(syntax(HERMES), &tools);
+        let mut scanner = CallScanner::new(syntax(HERMES), &tools, false);
         let _ = scanner.push(&format!(
             "<tool_call>\n<function=find>\n<parameter=zip>\n{zip}\n</parameter>\n<parameter=id>\n{id}\n</parameter>\n\
              <parameter=other>\n7\n</parameter>\n</function>\n</tool_call>"
@@ -246,7 +246,7 @@ fn a_value_that_may_be_a_string_is_another_type_only_if_the_parameter_has_it() {
 fn the_whole_calls_of_a_list_that_is_cut_off_remain() {
     const CALL: &str = r#"{"name": "weather", "arguments": {"city": "Paris"}}"#;
     let finish = |answer: &str| {
-        let mut scanner = CallScanner::new(Syntax::Bare, &tools("required"));
+        let mut scanner = CallScanner::new(Syntax::Bare, &tools("required"), false);
         let _ = scanner.push(answer);
         scanner.finish(true)
     };
@@ -287,7 +287,7 @@ fn an_answer_has_one_call_if_several_are_not_wanted() {
 
 #[test]
 fn required_calls_are_a_list() {
-    let mut scanner = CallScanner::new(syntax("<tool_call>"), &tools("required"));
+    let mut scanner = CallScanner::new(syntax("<tool_call>"), &tools("required"), false);
     assert_eq!(
         scanner.push(r#"[{"name": "weather", "arguments": {"city": "<tool_call>"}}]"#),
         ""
@@ -308,6 +308,25 @@ fn required_calls_are_a_list() {
             "{choice}"
         );
     }
+}
+
+/// A mark within a text of a format began a call.
+#[test]
+fn only_the_beginning_of_an_answer_of_a_format_can_be_a_call() {
+    let scanned = |pieces: &[&str]| {
+        let mut scanner = CallScanner::new(syntax("<tool_call>"), &tools("auto"), true);
+        let shown: String = pieces.iter().map(|piece| scanner.push(piece)).collect();
+        let (rest, calls) = scanner.finish(false);
+        (shown, rest, calls.len())
+    };
+    let call = r#"{"name": "weather", "arguments": {}}</tool_call>"#;
+    assert_eq!(
+        scanned(&["<tool", "_call>", call]),
+        (String::new(), String::new(), 1)
+    );
+    let format = format!(r#"{{"a": "<tool_call>{}"}}"#, call.replace('"', "'"));
+    assert_eq!(scanned(&["{", &format[1..]]), (format, String::new(), 0));
+    assert_eq!(scanned(&["<tool"]), (String::new(), "<tool".to_owned(), 0));
 }
 
 #[test]
@@ -334,6 +353,11 @@ fn malformed_tools_are_named() {
             TOOL_CHOICE,
         ),
         ("[]", "required", TOOL_CHOICE),
+        (
+            &one,
+            r#"{"type": "allowed_tools", "allowed_tools": {"mode": "auto", "tools": []}}"#,
+            TOOL_CHOICE,
+        ),
     ] {
         let error = Tools::read(&inputs(tools, choice)).unwrap_err();
         assert!(

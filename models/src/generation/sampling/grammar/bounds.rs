@@ -34,6 +34,7 @@ struct Counts {
 pub(super) fn check(grammar: &Grammar) -> Result<(), String> {
     let mut all = Counts::default();
     match grammar {
+        Grammar::FormatOrCalls { format, .. } => return check(format),
         Grammar::JsonSchema(schema) => all.add(schema)?,
         Grammar::Lark(grammar) => {
             for (at, word) in grammar.match_indices(JSON) {

@@ -80,6 +80,28 @@ fn answer(tokenizer: &Tokenizer, grammars: &Grammars, grammar: &Grammar, seed: u
 }
 
 #[test]
+fn calls_may_begin_with_a_special_token() {
+    let tokenizer = sentence_piece();
+    // The end-of-sequence token is the only special one.
+    let grammars = Grammars::new(tokenizer.get_vocab_size(true) + 5, vec![NO_END]);
+    let grammar = Grammar::FormatOrCalls {
+        format: Box::new(Grammar::Choice(vec!["a".to_owned()])),
+        calls: format!("calls: <[{END}]> part*\npart: TEXT | <[{END}]>\nTEXT: /(.|\\n)+/\n"),
+    };
+    let id = |token: &str| tokenizer.token_to_id(token).unwrap();
+    let (a, b) = (id("a"), id("b"));
+    let mut constraint = grammars.constraint(&tokenizer, &grammar).unwrap();
+    let first = constraint.allowed().unwrap();
+    let allowed = [END, a, b].map(|token| first.contains(token as usize));
+    assert_eq!(allowed, [true, true, false]);
+    for token in [END, b, END, b] {
+        assert!(!constraint.push(token).unwrap());
+        let next = constraint.allowed().unwrap();
+        assert!([END, a, b].into_iter().all(|token| next.contains(token as usize)));
+    }
+}
+
+#[test]
 fn a_grammar_that_the_vocabulary_cannot_write_is_refused() {
     let tokenizer = tokenizer_of(["▁", "a"].map(ToOwned::to_owned).into_iter());
     let grammars = Grammars::new(3, vec![END]);
