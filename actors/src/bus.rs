@@ -40,6 +40,7 @@ pub use connection::{ConnectionCounts, ConnectionHealth, Link, Observer};
 pub use embedded::Embedded;
 use embedded::SHARED;
 pub use error::BusError;
+pub(crate) use error::RAISE_MAX_PAYLOAD;
 pub(crate) use subscription::Subscription;
 
 /// A connection to a broker. Cheap to clone. It belongs to the tokio runtime on which it was created and ends with

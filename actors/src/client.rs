@@ -18,8 +18,8 @@ use tokio::sync::mpsc::unbounded_channel;
 use tokio::time::{error::Elapsed, timeout};
 
 use crate::{
-    bus::Bus,
     bus::publisher::HEADROOM,
+    bus::{Bus, RAISE_MAX_PAYLOAD},
     error::{Code, Fault},
     ids,
     ingress::LocalIntake,
@@ -309,7 +309,7 @@ impl Client {
         let limit = self.max_payload.saturating_sub(HEADROOM);
         if payload.len() > limit {
             let message = format!(
-                "the request has {} bytes; the broker accepts at most {limit}; send less, or raise max_payload in its configuration",
+                "the request has {} bytes; the broker accepts at most {limit}; send less, or {RAISE_MAX_PAYLOAD}",
                 payload.len()
             );
             return Err(Fault::new(Code::TooLarge, message));

@@ -66,9 +66,10 @@ count exceeds its limit. The message names the field or the byte.\n\
 Send MessagePack maps with field names (or JSON with `content-type: application/json`) as the page \"Wire protocol\" of the \
 documentation describes (docs/reference/wire.md in the repository)."
     TooLarge "KSK0002" 413 false "The message is too large."
-        "Either the NATS server's `max_payload` (1 MiB by default, headers included) or the codec's limit is \
-exceeded. The message states both sizes.\n\
-Send a smaller input, split the batch, or raise `max_payload` in the server's configuration."
+        "Either the broker's `max_payload` (headers included; by default 8 MiB of the embedded broker and 1 MiB of a nats-server) or the \
+codec's limit is exceeded. The message states both sizes.\n\
+Send a smaller input, split the batch, or raise `max_payload`: of the embedded broker under `[nats]` in app.toml, of a nats-server in its \
+configuration."
     InvalidInput "KSK0003" 422 false "The inputs do not match the model's signature."
         "An input is missing, unknown or repeated, has another type or shape, or contains NaN or an infinity; or the endpoint behind a \
 remote variant finds the request invalid (HTTP 400, 413 or 422).\n\

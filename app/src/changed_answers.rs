@@ -42,6 +42,10 @@ impl<C: Fn(Outputs) -> Result<Outputs, ModelError> + Send> Model for ChangedAnsw
         self.model.signature()
     }
 
+    fn check_request(&self, inputs: &Inputs) -> Result<(), ModelError> {
+        self.model.check_request(inputs)
+    }
+
     fn run(&mut self, batch: &[Inputs]) -> Vec<Result<Outputs, ModelError>> {
         let results = self.model.run(batch).into_iter();
         results.map(|result| (self.change)(result?)).collect()

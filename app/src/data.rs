@@ -20,7 +20,9 @@ use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
 
 use kaskade_models::idx::LabelledImages;
-use kaskade_models::{Datatype, Extent, InputSpec, Inputs, Loaded, Signature, Task, Tensor};
+use kaskade_models::{
+    Datatype, Extent, InputSpec, Inputs, Loaded, Model, ModelError, Signature, Task, Tensor,
+};
 
 pub use self::error::DataError;
 pub(crate) use self::folder::has_split;
@@ -203,8 +205,13 @@ impl Samples {
         };
         for (number, line) in texts::numbered(lines).skip(spec.skip).take(take) {
             let (inputs, label) = parse_line(line, labels).map_err(|error| error.at(number))?;
+            if let Some(first) = samples.inputs.first().filter(|first| first.len() != inputs.len()) {
+                let (found, expected) = (inputs.len() + 1, first.len() + 1);
+                return Err(DataError::OtherColumns { found, expected }.at(number));
+            }
             samples.inputs.push(inputs);
             samples.labels.push(label);
+            samples.origins.push(&spec.file, Some(number));
         }
         samples.complete(spec.skip, spec.take, signature)
     }
@@ -280,15 +287,33 @@ impl Samples {
         self.labels.is_empty()
     }
 
-    /// Checks that a model of this signature takes every sample.
+    /// Checks that every sample has the inputs of this signature.
     ///
     /// # Errors
-    /// The first sample that is not, by its number from 0.
+    /// [`DataError::Sample`] for the first sample that has not.
     pub fn check(&self, signature: &Signature) -> Result<(), DataError> {
+        self.check_each(|inputs| signature.check(inputs))
+    }
+
+    /// Checks that a model takes every sample, as it does before it computes. `forwards_too_long` states whether requests that are too long
+    /// for it go to another model.
+    ///
+    /// # Errors
+    /// [`DataError::Sample`] for the first sample that the model does not take.
+    pub fn check_for(&self, model: &dyn Model, forwards_too_long: bool) -> Result<(), DataError> {
+        self.check_each(|inputs| match model.check_request(inputs) {
+            Err(ModelError::TooLong { .. }) if forwards_too_long => Ok(()),
+            checked => checked,
+        })
+    }
+
+    fn check_each(&self, check: impl Fn(&Inputs) -> Result<(), ModelError>) -> Result<(), DataError> {
         for (number, inputs) in self.inputs.iter().enumerate() {
-            signature
-                .check(inputs)
-                .map_err(|source| DataError::Sample { number, source })?;
+            check(inputs).map_err(|source| DataError::Sample {
+                number,
+                origin: self.origins.of(number),
+                source,
+            })?;
         }
         Ok(())
     }
@@ -432,20 +457,24 @@ mod tests {
             let spec: TsvTexts = toml::from_str(&format!("file = \"f\"\n{extra}")).unwrap();
             Samples::from_lines(lines, &spec, &signature, &classes())
         };
-        let samples = read("good\t1\nis it\tyes\t0\n", "").unwrap();
+        let samples = read("good\t1\nbad\t0\n", "").unwrap();
         assert_eq!(samples.labels, [1, 0].map(Label::Class));
-        assert_eq!(samples.inputs[1][1].to_texts().unwrap(), ["yes"]);
+        assert_eq!(samples.origins.of(1).as_deref(), Some("f, line 2"));
         assert_eq!(samples.repeats(), 0);
-        assert_eq!(
-            read("a\t1\na\t0\nb\t1\na\tb\t1\na\t1\n", "").unwrap().repeats(),
-            2
-        );
+        let pairs = read("is it\tno\t1\nis it\tyes\t0\n", "").unwrap();
+        assert_eq!(pairs.inputs[1][1].to_texts().unwrap(), ["yes"]);
+        assert_eq!(pairs.repeats(), 0);
+        assert_eq!(read("a\t1\na\t0\nb\t1\na\t1\n", "").unwrap().repeats(), 2);
         let last = read("a\t0\n\nb\t1\n \n", "skip = 1\ntake = 1").unwrap();
         assert_eq!(last.labels, [Label::Class(1)]);
         let marked = read("\u{feff}good\t1\r\nbad\t0\r\n", "").unwrap();
         assert_eq!(marked.inputs[0][0].to_texts().unwrap(), ["good"]);
         for (lines, message) in [
             ("a\t0\nlonely\n", "line 2: has 1 columns"),
+            (
+                "a\t0\nb\t1c\t0\n",
+                "line 2: has 3 columns, and the lines before it have 2",
+            ),
             ("sentence\tlabel\n", "`label` is not a label"),
             ("sentence\tlabel\n", "`skip = 1`"),
             ("a\t\n", "line 1: the label is empty"),

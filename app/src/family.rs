@@ -86,7 +86,7 @@ impl Family {
 
     /// Checks that every variant that reads texts has a tokenizer, if another variant has one or the data sets contain
     /// texts: a text request fails at a stage without tokenizer. Skips checkpoints that are not on this host or cannot
-    /// be opened, and ONNX files, which state no inputs.
+    /// be opened.
     ///
     /// # Errors
     /// [`FamilyError::NoTokenizer`] for the first variant without a tokenizer.
@@ -96,7 +96,7 @@ impl Family {
         for member in self.members.iter().filter(|member| !member.in_pipeline) {
             match member.tokenizer() {
                 Some(true) => reads = reads.or(Some(&member.name)),
-                Some(false) => lacks = lacks.or(Some(&member.name)),
+                Some(false) => lacks = lacks.or(Some(member)),
                 None => {}
             }
         }
@@ -109,8 +109,9 @@ impl Family {
             None => return Ok(()),
         };
         Err(FamilyError::NoTokenizer {
-            variant: variant.clone(),
+            variant: variant.name.clone(),
             whose,
+            unused: variant.unused_vocabulary(),
         })
     }
 

@@ -129,6 +129,24 @@ impl Ranker {
         }
     }
 
+    /// Returns the requests of a ranking for the inner model.
+    fn read(&self, inputs: &Inputs) -> Result<Vec<Inputs>, ModelError> {
+        signature().check(inputs)?;
+        let texts = |name: &str| {
+            let input = inputs.iter().find(|input| input.name == name);
+            input.map_or(Ok(Vec::new()), Tensor::to_texts)
+        };
+        let passages = texts(PASSAGES)?;
+        if passages.len() < 2 {
+            return Err(ModelError::BadInput {
+                name: PASSAGES.to_owned(),
+                reason: "a ranking needs at least 2".to_owned(),
+            });
+        }
+        let query = texts(QUERY)?;
+        self.asked(query.first().copied().unwrap_or_default(), &passages)
+    }
+
     fn outputs(&self, answers: &[Outputs]) -> Result<Outputs, ModelError> {
         let (logits, scores) = self.scored(answers)?;
         let mut ranking: Vec<(i64, f32)> = (0..).zip(logits.iter().copied()).collect();
@@ -207,25 +225,14 @@ impl Model for Ranker {
         signature()
     }
 
+    fn check_request(&self, inputs: &Inputs) -> Result<(), ModelError> {
+        let mut asked = self.read(inputs)?.into_iter();
+        asked.try_for_each(|inputs| self.model.check_request(&inputs))
+    }
+
     fn run(&mut self, batch: &[Inputs]) -> Vec<Result<Outputs, ModelError>> {
-        let signature = signature();
-        let read = |inputs: &Inputs| {
-            signature.check(inputs)?;
-            let texts = |name: &str| {
-                let input = inputs.iter().find(|input| input.name == name);
-                input.map_or(Ok(Vec::new()), Tensor::to_texts)
-            };
-            let passages = texts(PASSAGES)?;
-            if passages.len() < 2 {
-                return Err(ModelError::BadInput {
-                    name: PASSAGES.to_owned(),
-                    reason: "a ranking needs at least 2".to_owned(),
-                });
-            }
-            let query = texts(QUERY)?;
-            self.asked(query.first().copied().unwrap_or_default(), &passages)
-        };
-        let asked: Vec<Result<Vec<Inputs>, ModelError>> = batch.iter().map(read).collect();
+        let asked = batch.iter().map(|inputs| self.read(inputs));
+        let asked: Vec<Result<Vec<Inputs>, ModelError>> = asked.collect();
         let texts: Vec<Inputs> = asked.iter().flatten().flatten().cloned().collect();
         let mut answers = Vec::with_capacity(texts.len());
         for texts in texts.chunks(AT_ONCE) {

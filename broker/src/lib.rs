@@ -64,7 +64,7 @@ const MAX_PENDING: usize = 64 << 20;
 pub struct BrokerConfig {
     /// The loopback address to listen on. Port 0, the default, selects a free port.
     pub listen: SocketAddr,
-    /// The largest message, headers included, bytes: 1 MiB by default, at most [`MAX_PAYLOAD_LIMIT`].
+    /// The largest message, headers included, bytes: 8 MiB by default, at most [`MAX_PAYLOAD_LIMIT`].
     pub max_payload: usize,
     /// Limit of pending data, bytes, above which a client is disconnected as a slow consumer; by default 64 MiB, or
     /// four times `max_payload` if that is more.
@@ -79,7 +79,7 @@ impl Default for BrokerConfig {
     fn default() -> Self {
         Self {
             listen: SocketAddr::from((Ipv4Addr::LOCALHOST, 0)),
-            max_payload: 1 << 20,
+            max_payload: 8 << 20,
             max_pending_bytes: None,
             ping_interval: Duration::from_mins(2),
             write_deadline: Duration::from_secs(10),

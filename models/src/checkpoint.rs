@@ -267,10 +267,7 @@ impl Checkpoint {
         if let Some(renamed) = timm::renamed(&config) {
             weights.rename(renamed);
         }
-        let preprocessor = match preprocessor::read(dir, &config)? {
-            None => timm::preprocessor(&config)?,
-            stated => stated,
-        };
+        let preprocessor = preprocessor_of(dir, Some(&config))?;
         let mut tokenizer = if static_embedding::is_static(&config)? {
             TokenizerFile::alone(dir)?
         } else {
@@ -332,6 +329,20 @@ impl Checkpoint {
     /// [`LoadError`] if bytes are malformed or a feature is not supported.
     pub fn from_gguf(name: &str, bytes: impl Into<Bytes>) -> Result<Self, LoadError> {
         gguf::from_bytes(name, bytes.into())
+    }
+}
+
+/// Returns the image preprocessing of a model whose files are in a folder: `image_processor` of `processor_config.json`,
+/// else `preprocessor_config.json`, else `pretrained_cfg` of a timm `config.json`. `None` without any.
+///
+/// # Errors
+/// [`LoadError`] for a file that is unreadable or malformed, and for unsupported settings of timm.
+pub(crate) fn preprocessor_of(dir: &Path, config: Option<&Config>) -> Result<Option<Config>, LoadError> {
+    let absent = Config::of_keys(String::new(), serde_json::Map::new());
+    let config = config.unwrap_or(&absent);
+    match preprocessor::read(dir, config)? {
+        None => timm::preprocessor(config),
+        stated => Ok(stated),
     }
 }
 

@@ -31,7 +31,7 @@ use crate::checkpoint::{Config, LoadError};
 
 pub use data_url::base64;
 pub use error::ImageError;
-pub(crate) use input::ImageInput;
+pub(crate) use input::{FileReader, ImageInput};
 pub use input::{IMAGE_FILE, image_file};
 
 /// Maximum pixels of a decoded or resized image: 32 Mi, which take 96 MiB as RGB.

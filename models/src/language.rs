@@ -70,6 +70,16 @@ pub struct LanguageModel<M: Ops> {
     next_of_batch: u64,
 }
 
+/// A request of a client.
+struct Request {
+    /// Token ids of the prompt.
+    prompt: Vec<u32>,
+    /// Whether the prompt is a chat.
+    is_chat: bool,
+    tools: Option<Tools>,
+    sampling: Sampling,
+}
+
 /// Loads a language model, or a partition of its layers, onto a device. Also returns the weight totals.
 ///
 /// # Errors
@@ -165,21 +175,14 @@ impl<M: Ops> LanguageModel<M> {
         let is_constrained = own.grammar.is_some();
         let stated = own.max_tokens.is_some();
         let seed = request::default_seed(inputs)?.unwrap_or_else(|| seed_of(prompt));
-        let mut merged = own.or(&self.sampling);
-        if merged.temperature.is_none() {
-            // Greedy search would ignore a request's `top_k`, `top_p` or `min_p`.
-            merged.temperature = request::default_temperature(inputs)?.or(own.truncates().then_some(1.0));
-        }
-        let mut sampling = merged.sampling(seed);
+        let temperature = request::default_temperature(inputs)?;
+        let mut sampling = own.with_defaults(&self.sampling, temperature).sampling(seed);
         if tools.is_some() && !is_constrained {
             // The app's default format does not allow tool calls.
             sampling.grammar = None;
         }
-        // A default beam width applies only to requests that beam search supports.
-        let is_searched =
-            sampling.temperature <= 0.0 && sampling.grammar.is_none() && sampling.prompt_logprobs.is_none();
-        if !beams_stated && !is_searched {
-            sampling.beam.beams = 1;
+        if !beams_stated {
+            sampling.limit_default_beams();
         }
         // A constrained answer ends by itself, and may contain the app's stop texts.
         if sampling.grammar.is_some() && !has_stops {
@@ -195,6 +198,34 @@ impl<M: Ops> LanguageModel<M> {
             sampling.max_tokens = sampling.max_tokens.min(left.max(1));
         }
         Ok(sampling)
+    }
+
+    /// Reads a request. Its prompt may be longer than the model allows.
+    ///
+    /// # Errors
+    /// [`ModelError`], naming the invalid input.
+    fn read(&self, inputs: &Inputs) -> Result<Request, ModelError> {
+        let mut signature = self.signature();
+        let longest = self.engine.longest_prompt();
+        signature.inputs.extend(prompt::prepared_inputs(longest));
+        signature.check(inputs).map_err(|error| match error {
+            ModelError::TooLong { .. } => prompt::too_long(prompt::count_of_ids(inputs), longest),
+            other => other,
+        })?;
+        let prompt = self.prompts.tokens(inputs)?;
+        let is_chat = prompt::is_chat(inputs);
+        let tools = Tools::read(inputs)?;
+        let sampling = self.sampling(inputs, &prompt, tools.as_ref(), is_chat)?;
+        if sampling.prompt_logprobs.is_some() && !self.engine.continues_prompt() {
+            let reason = "an encoder reads the prompt at once, so its tokens have no probabilities";
+            return Err(bad_input(PROMPT_LOGPROBS, reason));
+        }
+        Ok(Request {
+            prompt,
+            is_chat,
+            tools,
+            sampling,
+        })
     }
 
     /// Returns the scanner that separates the parts of an answer. An answer under a grammar has no reasoning.
@@ -272,22 +303,13 @@ impl<M: Ops> LanguageModel<M> {
 
 impl<M: Ops> Continuous for LanguageModel<M> {
     fn submit(&mut self, number: u64, inputs: &Inputs) -> Result<(), ModelError> {
-        let mut signature = self.signature();
-        let longest = self.engine.longest_prompt();
-        signature.inputs.extend(prompt::prepared_inputs(longest));
-        signature.check(inputs).map_err(|error| match error {
-            ModelError::TooLong { .. } => prompt::too_long(inputs, longest),
-            other => other,
-        })?;
-        let prompt = self.prompts.tokens(inputs)?;
-        let is_chat = prompt::is_chat(inputs);
-        let tools = Tools::read(inputs)?;
-        let sampling = self.sampling(inputs, &prompt, tools.as_ref(), is_chat)?;
+        let Request {
+            prompt,
+            is_chat,
+            tools,
+            sampling,
+        } = self.read(inputs)?;
         let stops = !sampling.stop.is_empty();
-        if sampling.prompt_logprobs.is_some() && !self.engine.continues_prompt() {
-            let reason = "an encoder reads the prompt at once, so its tokens have no probabilities";
-            return Err(bad_input(PROMPT_LOGPROBS, reason));
-        }
         let wanted = prompt
             .first()
             .copied()
@@ -360,6 +382,15 @@ impl<M: Ops> Model for LanguageModel<M> {
         inputs.push(request::prompt_logprobs_input());
         inputs.extend(request::beam_inputs());
         Signature { inputs }
+    }
+
+    fn check_request(&self, inputs: &Inputs) -> Result<(), ModelError> {
+        let tokens = self.read(inputs)?.prompt.len();
+        let longest = self.engine.longest_prompt();
+        if tokens > longest {
+            return Err(prompt::too_long(tokens, longest));
+        }
+        Ok(())
     }
 
     fn run(&mut self, batch: &[Inputs]) -> Vec<Result<Outputs, ModelError>> {

@@ -36,10 +36,11 @@ mod tasks;
 #[cfg(test)]
 mod test_support;
 
-pub use architectures::onnx::{folder_of_onnx, load_onnx, parameters_of_onnx};
+pub use architectures::onnx::{folder_of_onnx, load_onnx, parameters_of_onnx, tokenizer_of_onnx};
 pub use architectures::registry::{
     CheckpointKind, LoadOptions, architecture, kind_of, load, load_checkpoint, partitioning, reads_texts,
 };
+pub use checkpoint::text_files::{check_chat_template, unused_vocabulary};
 pub use checkpoint::{Checkpoint, LoadError, fingerprint, fingerprint_of_bytes};
 pub use device::{Device, DeviceChoice, DeviceError, DeviceInfo, memory};
 pub use kaskade_policy::plan::Partition;

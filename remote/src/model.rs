@@ -377,6 +377,11 @@ impl Model for RemoteModel {
         self.signature.clone()
     }
 
+    fn check_request(&self, inputs: &Inputs) -> Result<(), ModelError> {
+        self.signature.check(inputs)?;
+        self.prepare(inputs).map(drop)
+    }
+
     fn run(&mut self, batch: &[Inputs]) -> Vec<Result<Outputs, ModelError>> {
         let mut results: Vec<Option<Result<Outputs, ModelError>>> = Vec::with_capacity(batch.len());
         // All are counted before the first call, so that a limit of spending can say what the batch would take.

@@ -10,8 +10,8 @@ use anyhow::{Context as _, bail, ensure};
 use kaskade::models::device::Device;
 use kaskade::models::device::{self, DeviceChoice};
 use kaskade::models::generation::{
-    Caching, Cpu, Decoder, Engine, EngineConfig, FinishReason, MemoryLimits, Sampling, StepReport, Tokenizer,
-    read_decoder, tokenizer_of,
+    Caching, Cpu, Decoder, Engine, EngineConfig, FinishReason, MemoryLimits, Sampling, SamplingOptions,
+    StepReport, Tokenizer, read_decoder, tokenizer_of,
 };
 use kaskade::models::ops::Ops;
 #[cfg(feature = "cuda")]
@@ -35,7 +35,8 @@ const TICK: Duration = Duration::from_millis(100);
 
 /// Continues texts with a language model from a Hugging Face directory or a GGUF file.
 ///
-/// Architectures: all supported language models. All texts run in one batch. With `--device-memory`, the model may exceed the memory
+/// Architectures: all supported language models. Other settings of the checkpoint's generation_config.json, such as `num_beams` and
+/// `repetition_penalty`, apply as when it is served. All texts run in one batch. With `--device-memory`, the model may exceed the memory
 /// of the device. A single text is printed as it is generated.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
@@ -63,22 +64,23 @@ pub(crate) struct Args {
 /// Choice of tokens, and the end of an answer.
 #[derive(Debug, clap::Args)]
 struct Decoding {
-    /// Maximum number of tokens to generate.
+    /// Maximum number of tokens to generate, whatever generation_config.json states.
     #[arg(long, value_name = "N", default_value_t = 64)]
     max_tokens: usize,
-    /// Temperature: 0 always takes the most probable token, higher values are more random.
-    #[arg(long, value_name = "T", default_value_t = 0.0, allow_negative_numbers = true)]
-    temperature: f32,
-    /// Sample from this number of most probable tokens; 0 means all.
-    #[arg(long, value_name = "K", default_value_t = 0)]
-    top_k: usize,
-    /// Sample from the most probable tokens that together have this probability.
-    #[arg(long, value_name = "P", default_value_t = 1.0)]
-    top_p: f32,
+    /// Temperature: 0 always takes the most probable token, higher values are more random [default: that of generation_config.json, else 1
+    /// with `--top-k` or `--top-p`, else 0].
+    #[arg(long, value_name = "T", allow_negative_numbers = true)]
+    temperature: Option<f32>,
+    /// Sample from this number of most probable tokens; 0 means all [default: that of generation_config.json, else 0].
+    #[arg(long, value_name = "K")]
+    top_k: Option<usize>,
+    /// Sample from the most probable tokens that together have this probability [default: that of generation_config.json, else 1].
+    #[arg(long, value_name = "P")]
+    top_p: Option<f32>,
     /// Seed of the sampling; each further text has the next one.
     #[arg(long, default_value_t = 0)]
     seed: u64,
-    /// Text that ends an answer and is not part of it; may be repeated.
+    /// Text that ends an answer and is not part of it; may be repeated [default: `stop_strings` of generation_config.json].
     #[arg(long, value_name = "TEXT")]
     stop: Vec<String>,
 }
@@ -171,6 +173,8 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
         ))
         .into());
     }
+    let stated = SamplingOptions::from(&checkpoint.generation);
+    let beams = args.decoding.sampling(&stated, 0).beam.beams.max(1);
     let tokenizer = tokenizer_of(&mut checkpoint);
     // An unsupported architecture is reported before a missing tokenizer.
     let decoder = read_decoder(checkpoint)?;
@@ -186,10 +190,12 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
         .collect::<anyhow::Result<Vec<Vec<u32>>>>()?;
     let tokens: usize = encoded
         .iter()
-        .map(|tokens| (tokens.len() + args.decoding.max_tokens).next_multiple_of(BLOCK))
+        .map(|tokens| beams * (tokens.len() + args.decoding.max_tokens).next_multiple_of(BLOCK))
         .sum();
     let ready = Ready {
         args,
+        stated,
+        beams,
         decoder,
         tokenizer,
         encoded,
@@ -220,12 +226,16 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
 /// A model in host memory, and what it continues.
 struct Ready<'a> {
     args: &'a Args,
+    /// Options that the checkpoint states.
+    stated: SamplingOptions,
+    /// Beams of each text.
+    beams: usize,
     decoder: Decoder,
     tokenizer: Tokenizer,
     /// Tokens of the texts.
     encoded: Vec<Vec<u32>>,
     prompts: &'a [String],
-    /// Tokens of the texts and of the longest answers.
+    /// Tokens of the texts and of the longest answers, in each beam.
     tokens: usize,
     /// Whether text is printed as it is generated.
     live: bool,
@@ -237,14 +247,14 @@ impl Ready<'_> {
             self.args,
             ops.clone(),
             &self.decoder,
-            self.prompts.len(),
+            self.prompts.len() * self.beams,
             self.tokens,
         )?;
         let mut engine = Engine::new(ops, self.decoder, Some(self.tokenizer), config)?;
         let prompt_tokens = self.encoded.iter().map(Vec::len).sum();
         for ((number, tokens), prompt) in (0..).zip(self.encoded).zip(self.prompts) {
             engine
-                .submit(number, tokens, self.args.decoding.sampling(number))
+                .submit(number, tokens, self.args.decoding.sampling(&self.stated, number))
                 .with_context(|| format!("text {}: {:?}", number + 1, shortened(prompt)))?;
         }
         generate(&mut engine, self.prompts, prompt_tokens, self.live, meter)
@@ -252,16 +262,20 @@ impl Ready<'_> {
 }
 
 impl Decoding {
-    fn sampling(&self, number: u64) -> Sampling {
-        Sampling {
-            max_tokens: self.max_tokens,
+    /// Returns the sampling of a text: what is given here, else what the checkpoint states.
+    fn sampling(&self, stated: &SamplingOptions, number: u64) -> Sampling {
+        let own = SamplingOptions {
+            max_tokens: Some(self.max_tokens),
             temperature: self.temperature,
             top_k: self.top_k,
             top_p: self.top_p,
-            seed: self.seed.wrapping_add(number),
-            stop: self.stop.clone(),
-            ..Sampling::default()
-        }
+            stop: (!self.stop.is_empty()).then(|| self.stop.clone()),
+            ..SamplingOptions::default()
+        };
+        let seed = self.seed.wrapping_add(number);
+        let mut sampling = own.with_defaults(stated, None).sampling(seed);
+        sampling.limit_default_beams();
+        sampling
     }
 }
 

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::bail;
-use kaskade::models::Loaded;
+use kaskade::models::{Loaded, Signature};
 use kaskade_app::config::{App, ConfigError};
 use kaskade_app::data::{DataError, Samples};
 use kaskade_app::family::{Classes, Family, FamilyError, OtherClasses, VariantSpec};
@@ -27,8 +27,8 @@ pub(crate) struct Args {
     #[command(flatten)]
     named: Named,
     /// Load every variant of the apps too, one after the other, and read the validation and the test set for it: finds what only loading
-    /// shows, such as missing tensors, settings of a checkpoint that are not supported, and samples that a variant does not take. Labels may
-    /// be missing, and sets in the folder of an unset variable are left out.
+    /// shows, such as missing tensors, settings of a checkpoint that are not supported, chat templates that cannot be parsed, and samples that
+    /// a variant does not take. Labels may be missing, and sets in the folder of an unset variable are left out.
     #[arg(long)]
     load: bool,
     /// Print JSON.
@@ -155,12 +155,7 @@ fn check_variants(app: &App, load: bool) -> Vec<String> {
     for member in family.members.iter().filter(|member| !member.is_attached()) {
         let reasons = match &mut loaded {
             Some(loaded) => loaded.check(app, member),
-            None if load => member
-                .load(member.device)
-                .err()
-                .map(|error| in_one_line(&error))
-                .into_iter()
-                .collect(),
+            None if load => check_stage(member).into_iter().collect(),
             None => check_files(member).into_iter().collect(),
         };
         problems.extend(
@@ -170,6 +165,14 @@ fn check_variants(app: &App, load: bool) -> Vec<String> {
         );
     }
     problems
+}
+
+/// Loads a stage of a pipeline, and returns why it cannot be served.
+fn check_stage(member: &VariantSpec) -> Option<String> {
+    match member.load(member.device) {
+        Ok(loaded) => check_texts(member, &loaded.model.signature()),
+        Err(error) => Some(in_one_line(&error)),
+    }
 }
 
 /// Opens the files of a variant, and returns why it cannot be served beside the others. A variant before it may be on another host.
@@ -204,17 +207,49 @@ impl LoadedFamily {
         if let Err(error) = self.classes.check(&member.name, &loaded.info) {
             return vec![error.to_string()];
         }
-        let Some(sets) = &self.sets else {
-            let (sets, problems) = read_data(app, &loaded);
-            self.sets = Some(sets);
-            return problems;
+        let (sets, mut problems) = match self.sets.take() {
+            Some(sets) => (sets, Vec::new()),
+            None => read_data(app, &loaded),
         };
-        let signature = loaded.model.signature();
-        let checked = sets.iter().filter_map(|(name, samples)| {
-            let error = samples.check(&signature).err()?;
+        // The next variant answers what is too long for this one.
+        let is_last = app
+            .variants
+            .last()
+            .is_some_and(|last| last.name.as_str() == member.name);
+        problems.extend(check_texts(member, &loaded.model.signature()));
+        problems.extend(sets.iter().filter_map(|(name, samples)| {
+            let error = samples.check_for(loaded.model.as_ref(), !is_last).err()?;
             Some(format!("{DATA}{name}: {}", in_one_line(&error)))
-        });
-        checked.collect()
+        }));
+        self.sets = Some(sets);
+        problems
+    }
+}
+
+/// Returns why a variant cannot answer requests with texts or chats, as far as its files show. What may be intended is printed on standard
+/// error.
+fn check_texts(member: &VariantSpec, signature: &Signature) -> Option<String> {
+    let takes = |name: &str| signature.inputs.iter().any(|input| input.name == name);
+    if takes("messages") {
+        let checked = member.check_chat_template();
+        checked
+            .map(|remark| {
+                if let Some(remark) = remark {
+                    say(&format!("note: variant `{}`: {remark}", member.name));
+                }
+            })
+            .err()
+    } else if takes("input_ids") && !takes("text") {
+        let unused = member.unused_vocabulary();
+        if unused.is_none() {
+            say(&format!(
+                "note: variant `{}` takes tokens (`input_ids`) and no texts, because its checkpoint has no tokenizer",
+                member.name
+            ));
+        }
+        unused
+    } else {
+        None
     }
 }
 

@@ -1,6 +1,7 @@
 //! `kaskade generate`: tokens do not depend on device memory, and refusals name a remedy.
 
 use std::io::Write as _;
+use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
 use kaskade_testkit::ROOT;
@@ -104,6 +105,59 @@ fn sampling_follows_the_seed_and_stop_texts_end_answers() {
     let stopped = json(&["--text", PROMPT, "--max-tokens", "32", "--stop", &stop]);
     assert_eq!(stopped["answers"][0]["finish_reason"], "stop");
     assert!(!stopped["answers"][0]["text"].as_str().unwrap().contains(&stop));
+}
+
+/// `num_beams`, `repetition_penalty` and `stop_strings` were left out, so that the text was another than the served one.
+#[test]
+fn the_generation_config_applies_as_in_a_served_app() {
+    let folder = tempfile::tempdir().unwrap();
+    let dir = folder.path().join("model");
+    std::fs::create_dir(&dir).unwrap();
+    let fixture = Path::new(ROOT).join("models/fixtures/gpt2");
+    for file in ["config.json", "model.safetensors", "tokenizer.json"] {
+        std::fs::copy(fixture.join(file), dir.join(file)).unwrap();
+    }
+    std::fs::write(
+        folder.path().join("app.toml"),
+        "name = \"a\"\ntask = \"generation\"\nplan = { single = \"one\" }\n[[variants]]\nname = \"one\"\ndir = \"model\"\n\
+         [generation]\nmax_tokens = 24\n",
+    )
+    .unwrap();
+    let run = |args: &[&str]| kaskade_testkit::json(&kaskade_testkit::kaskade(folder.path(), args));
+    let text = |config: &Value| {
+        std::fs::write(dir.join("generation_config.json"), config.to_string()).unwrap();
+        let answer = run(&[
+            "generate",
+            "--model",
+            "model",
+            "--text",
+            PROMPT,
+            "--max-tokens",
+            "24",
+            "--json",
+        ]);
+        let reply = run(&[
+            "infer", "--app", "app.toml", "--text", PROMPT, "--budget", "20s", "--json",
+        ]);
+        let outputs = reply["outputs"].as_array().unwrap();
+        let served = outputs.iter().find(|output| output["name"] == "text").unwrap();
+        assert_eq!(answer["answers"][0]["text"], served["data"][0], "{config}");
+        answer["answers"][0]["text"].as_str().unwrap().to_owned()
+    };
+    let greedy = text(&serde_json::json!({}));
+    let stop: String = greedy.chars().skip(4).take(3).collect();
+    for config in [
+        serde_json::json!({"num_beams": 3}),
+        serde_json::json!({"repetition_penalty": 1.5}),
+        serde_json::json!({"stop_strings": stop}),
+        serde_json::json!({"num_beams": 4, "length_penalty": 0.5, "repetition_penalty": 1.5, "early_stopping": true}),
+    ] {
+        assert_ne!(text(&config), greedy, "{config}");
+    }
+    std::fs::write(dir.join("generation_config.json"), r#"{"repetition_penalty": 0}"#).unwrap();
+    let args = ["generate", "--model", "model", "--text", PROMPT];
+    let message = kaskade_testkit::refusal(&kaskade_testkit::kaskade(folder.path(), &args));
+    assert!(message.contains("repetition_penalty"), "{message}");
 }
 
 #[test]

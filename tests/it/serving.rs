@@ -523,3 +523,48 @@ fn gateways_alone_ask_the_other_processes_over_a_nats_server() {
         "{head} {answer}"
     );
 }
+
+/// A photo above 1 MiB was refused without any server.
+#[test]
+fn photos_fit_the_embedded_broker() {
+    let folder = tempfile::tempdir().unwrap();
+    let dir = folder.path().join("model");
+    std::fs::create_dir(&dir).unwrap();
+    let fixture = Path::new(ROOT).join("models/fixtures/vit");
+    for file in ["config.json", "model.safetensors"] {
+        std::fs::copy(fixture.join(file), dir.join(file)).unwrap();
+    }
+    let config: Value = serde_json::from_slice(&std::fs::read(dir.join("config.json")).unwrap()).unwrap();
+    let [height, width] = [0, 1].map(|place| &config["image_size"][place]);
+    let settings = serde_json::json!({"size": {"height": height, "width": width}});
+    std::fs::write(dir.join("preprocessor_config.json"), settings.to_string()).unwrap();
+    std::fs::write(
+        folder.path().join("app.toml"),
+        "name = \"a\"\ntask = \"classification\"\nplan = { single = \"one\" }\n[[variants]]\nname = \"one\"\ndir = \"model\"\n",
+    )
+    .unwrap();
+    let infer = |rows: u32| {
+        let width = 1000_u32;
+        let size = width * rows * 3;
+        let header = [b"BM".to_vec(), numbers(&[54 + size, 0, 54, 40, width, rows])].concat();
+        let rest = [vec![1, 0, 24, 0], numbers(&[0, size, 0, 0, 0, 0])].concat();
+        let pixels = vec![100; size as usize];
+        std::fs::write(folder.path().join("a.bmp"), [header, rest, pixels].concat()).unwrap();
+        let args = [
+            "infer", "--app", "app.toml", "--image", "a.bmp", "--budget", "20s",
+        ];
+        kaskade(folder.path(), &args)
+    };
+    let photo = infer(2_500);
+    assert!(photo.status.success(), "{}", text(&photo.stderr));
+    let larger = text(&infer(3_000).stderr);
+    assert!(
+        larger.contains("KSK0002") && larger.contains("under `[nats]` in app.toml"),
+        "{larger}"
+    );
+}
+
+/// Returns little-endian bytes.
+fn numbers(values: &[u32]) -> Vec<u8> {
+    values.iter().flat_map(|value| value.to_le_bytes()).collect()
+}

@@ -99,6 +99,111 @@ fn validate_checks_pipelines_of_both_formats() {
     assert!(text(&output.stderr).contains("2 of 4 files cannot be used"));
 }
 
+/// A sample that the signature allows and the model does not take was found by `profile` only.
+#[test]
+fn validate_checks_samples_as_the_model_does() {
+    let folder = tempfile::tempdir().unwrap();
+    let fixture = here().join("models/fixtures/bert-classification");
+    let dir = folder.path().join("model");
+    std::fs::create_dir(&dir).unwrap();
+    for file in ["config.json", "model.safetensors", "tokenizer.json"] {
+        std::fs::copy(fixture.join(file), dir.join(file)).unwrap();
+    }
+    let validate = |format: &str, file: &str, content: &str| {
+        let app = format!(
+            "name = \"a\"\ntask = \"classification\"\nplan = {{ single = \"small\" }}\n[[variants]]\nname = \"small\"\ndir = \"model\"\n\
+             [data.validation.{format}]\nfile = \"{file}\"\n"
+        );
+        std::fs::write(folder.path().join("app.toml"), app).unwrap();
+        std::fs::write(folder.path().join(file), content).unwrap();
+        let output = kaskade(folder.path(), &["validate", "app.toml", "--load"]);
+        (output.status.code(), text(&output.stdout))
+    };
+    // The bytes of the text's length count too.
+    let most = "a ".repeat((1 << 17) - 2);
+    assert_eq!(
+        validate("records", "a.csv", &format!("text,label\n{most},1\n")).0,
+        Some(0)
+    );
+    for (format, file, content, line) in [
+        ("records", "a.csv", format!("text,label\nsea,1\n{most}a,1\n"), 3),
+        ("tsv", "a.tsv", format!("sea\t1\n{most}a\t1\n"), 2),
+    ] {
+        let (code, said) = validate(format, file, &content);
+        assert_eq!(code, Some(1), "{said}");
+        let place = format!("{file}, line {line})");
+        assert!(
+            said.contains("data.validation: sample 1 (")
+                && said.contains(&place)
+                && said.contains("longer than 262144 bytes"),
+            "{said}"
+        );
+    }
+    let (code, said) = validate("tsv", "a.tsv", "sea\t1\nland\t1sky\t0\n");
+    assert!(
+        code == Some(1) && said.contains("line 2: has 3 columns, and the lines before it have 2"),
+        "{said}"
+    );
+}
+
+/// Requests failed at the first chat, or at each text.
+#[test]
+fn validate_finds_chat_templates_and_vocabularies_that_cannot_be_used() {
+    let folder = tempfile::tempdir().unwrap();
+    let fixture = here().join("models/fixtures/mixtral");
+    let dir = folder.path().join("model");
+    std::fs::create_dir(&dir).unwrap();
+    for name in ["config.json", "model.safetensors", "tokenizer.json"] {
+        std::fs::copy(fixture.join(name), dir.join(name)).unwrap();
+    }
+    std::fs::write(
+        folder.path().join("app.toml"),
+        "name = \"a\"\ntask = \"generation\"\nplan = { single = \"small\" }\n[[variants]]\nname = \"small\"\ndir = \"model\"\n",
+    )
+    .unwrap();
+    let validate = |template: &str| {
+        std::fs::write(dir.join("chat_template.jinja"), template).unwrap();
+        let output = kaskade(folder.path(), &["validate", "app.toml", "--load"]);
+        (output.status.code(), text(&output.stdout), text(&output.stderr))
+    };
+    let (code, said, remarks) = validate("{% for m in messages %}{{ m.content }}{% endfor %}");
+    assert_eq!(
+        (code, remarks.contains("note:")),
+        (Some(0), false),
+        "{said}{remarks}"
+    );
+    let (code, said, _) = validate("{% for m in %}");
+    assert_eq!(code, Some(1));
+    assert!(
+        said.contains("variant `small`: the chat template failed") && said.contains("syntax error"),
+        "{said}"
+    );
+    let (code, _, remarks) = validate("{{ raise_exception('send a system message') }}");
+    assert!(
+        code == Some(0) && remarks.contains("note: variant `small`: for a chat of one message"),
+        "{remarks}"
+    );
+    std::fs::remove_file(dir.join("tokenizer.json")).unwrap();
+    let (code, _, remarks) = validate("");
+    assert!(
+        code == Some(0) && remarks.contains("note: variant `small` takes tokens"),
+        "{remarks}"
+    );
+    std::fs::write(dir.join("vocab.json"), "{}").unwrap();
+    std::fs::write(dir.join("merges.txt"), "").unwrap();
+    std::fs::write(
+        dir.join("tokenizer_config.json"),
+        r#"{"tokenizer_class": "OwnTokenizer"}"#,
+    )
+    .unwrap();
+    let (code, said, _) = validate("");
+    assert_eq!(code, Some(1));
+    assert!(
+        said.contains("`vocab.json`, `merges.txt`") && said.contains("`OwnTokenizer`"),
+        "{said}"
+    );
+}
+
 #[test]
 fn validate_finds_what_only_loading_shows() {
     let folder = tempfile::tempdir().unwrap();

@@ -6,6 +6,9 @@ use crate::error::{Code, Fault};
 use crate::subjects::SubjectError;
 use kaskade_broker::BrokerError;
 
+/// Remedy for a message above the broker's `max_payload`.
+pub(crate) const RAISE_MAX_PAYLOAD: &str = "raise `max_payload`: of the embedded broker under `[nats]` in app.toml, of a nats-server in its configuration";
+
 /// Why an operation on the bus failed.
 #[derive(Debug, Error)]
 #[non_exhaustive]
@@ -96,8 +99,7 @@ pub enum BusError {
     Embedded(#[from] BrokerError),
     /// A message exceeds the broker's `max_payload`.
     #[error(
-        "the message has {size} bytes with its headers; the broker accepts at most {limit}; send less, or raise max_payload in \
-         its configuration"
+        "the message has {size} bytes with its headers; the broker accepts at most {limit}; send less, or {RAISE_MAX_PAYLOAD}"
     )]
     TooLarge {
         /// Bytes of the message, headers included.

@@ -13,7 +13,7 @@ use bytes::Bytes;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
 
 use crate::{
-    bus::Bus,
+    bus::{Bus, RAISE_MAX_PAYLOAD},
     clock::Clock,
     error::{Code, Fault},
     ids,
@@ -190,8 +190,7 @@ impl Publisher {
 
     pub(crate) fn too_large<M: Message>(&self, size: usize) -> Fault {
         let message = format!(
-            "{} has {size} bytes; the broker accepts {} in one message, and at most {} are decoded; send less, or raise max_payload in \
-             its configuration",
+            "{} has {size} bytes; the broker accepts {} in one message, and at most {} are decoded; send less, or {RAISE_MAX_PAYLOAD}",
             M::NAME,
             self.payload_limit(),
             Limits::default().bytes,

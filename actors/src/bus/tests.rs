@@ -282,7 +282,6 @@ async fn a_message_over_max_payload_is_refused_with_both_sizes_before_it_is_sent
     over_both(|config| async move {
         let bus = Bus::connect(config).await.unwrap();
         let limit = bus.max_payload();
-        assert_eq!(limit, 1 << 20);
         let mut received = bus.subscribe("big".into(), None).await.unwrap();
         let mut headers = crate::wire::headers::for_body(crate::wire::ContentType::Json);
         crate::wire::headers::put_budget(&mut headers, Duration::from_secs(1));
@@ -303,7 +302,15 @@ async fn a_message_over_max_payload_is_refused_with_both_sizes_before_it_is_sent
             }
         }
         let error = bus.check_size(None, limit + 1).unwrap_err();
-        assert!(error.to_string().contains("1048577") && error.to_string().contains("1048576"));
+        let said = error.to_string();
+        assert!(
+            said.contains(&limit.to_string()) && said.contains(&(limit + 1).to_string()),
+            "{said}"
+        );
+        assert!(
+            said.contains("under `[nats]`") && said.contains("nats-server"),
+            "{said}"
+        );
         bus.check_size(None, limit).unwrap();
         // The connection still works.
         bus.barrier().await.unwrap();

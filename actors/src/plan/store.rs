@@ -24,7 +24,7 @@ use serde::de::IgnoredAny;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
-use crate::bus::{Bus, PlanStorage};
+use crate::bus::{Bus, PlanStorage, RAISE_MAX_PAYLOAD};
 use crate::error::{Code, Fault};
 use crate::subjects::App;
 
@@ -263,9 +263,7 @@ pub enum StoreError {
         reason: String,
     },
     /// The plan exceeds the broker's `max_payload`.
-    #[error(
-        "the plan has {size} bytes; the broker accepts at most {limit}; raise max_payload in its configuration"
-    )]
+    #[error("the plan has {size} bytes; the broker accepts at most {limit}; {RAISE_MAX_PAYLOAD}")]
     TooLarge {
         /// Size of the plan, bytes.
         size: usize,

@@ -75,7 +75,7 @@ fn requests_get_the_same_answers_and_faults_without_the_broker() {
         let wrong = vec![Tensor::from_f32("x", &[3], &[1.0; 3]).unwrap()];
         let mut broken = ask(1.0, 1.0);
         broken[0].shape = vec![7];
-        let large = vec![Tensor::from_f32("x", &[1 << 20], &vec![0.0; 1 << 20]).unwrap()];
+        let large = vec![Tensor::from_f32("x", &[3 << 20], &vec![0.0; 3 << 20]).unwrap()];
         for (inputs, budget, code) in [
             (ask(FAIL, 0.0), BUDGET, Code::ModelFailed),
             (wrong, BUDGET, Code::InvalidInput),

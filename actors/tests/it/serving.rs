@@ -177,10 +177,10 @@ fn the_ingress_accepts_json() {
 #[test]
 fn a_message_over_max_payload_is_refused_with_both_sizes() {
     with(service("oversize"), "oversize", |client| async move {
-        let huge = vec![Tensor::from_f32("x", &[1 << 19], &vec![0.0; 1 << 19]).unwrap()];
+        let huge = vec![Tensor::from_f32("x", &[3 << 20], &vec![0.0; 3 << 20]).unwrap()];
         let fault = client.infer(huge, BUDGET).await.unwrap_err();
         assert_eq!(fault.code, Code::TooLarge);
-        assert!(fault.message.contains("2097"), "{fault}");
+        assert!(fault.message.contains("12582"), "{fault}");
         assert!(client.infer(ask(1.0, 4.0), BUDGET).await.is_ok());
     });
 }

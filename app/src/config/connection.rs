@@ -78,7 +78,7 @@ impl Default for NatsConfig {
             ca: None,
             certificate: None,
             key: None,
-            max_payload: ByteSize::MEBIBYTE,
+            max_payload: ByteSize::mebibytes(8),
             replicas: None,
         }
     }

@@ -46,6 +46,17 @@ pub enum DataError {
         /// How many it has.
         found: usize,
     },
+    /// A line of a tab-separated file has another number of columns than those before it.
+    #[error(
+        "has {found} columns, and the lines before it have {expected}: a line end or a tab is missing, or a text holds one; `records` reads \
+         samples with and without a second text"
+    )]
+    OtherColumns {
+        /// How many it has.
+        found: usize,
+        /// How many the first sample has.
+        expected: usize,
+    },
     /// A label is no number.
     #[error(
         "`{label}` is not a label; write a number from 0. For names of classes or columns use `records`; `skip = 1` leaves a header out"
@@ -69,6 +80,17 @@ pub enum DataError {
     /// A text has another encoding.
     #[error("it is not UTF-8; convert it (`iconv -f WINDOWS-1252 -t UTF-8` if Excel wrote it)")]
     NotUtf8,
+    /// A file is compressed, and its name does not say so.
+    #[error("it is compressed by gzip; add `.gz` to its name, as in `data.csv.gz`")]
+    Gzip,
+    /// A file is compressed, and its format is read uncompressed only.
+    #[error("it is compressed by gzip; decompress it (`gunzip`), or use `records`, which read `.gz` files")]
+    UnreadGzip,
+    /// A file is not compressed, and its name says so.
+    #[error(
+        "it is not compressed by gzip, although its name ends in `.gz`; remove that ending, or download the file again"
+    )]
+    NotGzip,
     /// A file has another encoding.
     #[error("it is UTF-16; convert it (`iconv -f UTF-16 -t UTF-8`)")]
     Utf16,
@@ -132,7 +154,11 @@ pub enum DataError {
     )]
     NoHeader,
     /// A record lacks a value.
-    #[error("column `{column}` is missing or null; the record has {}", listed(found))]
+    #[error(
+        "column `{column}` is missing or null; the record has {}{}",
+        listed(found),
+        if column.contains('.') { "; values within a value are not read: write them into a column of their own" } else { "" }
+    )]
     NoValue {
         /// The column.
         column: String,
@@ -297,10 +323,15 @@ pub enum DataError {
         skip: usize,
     },
     /// A sample is not what the model takes.
-    #[error("sample {number} is not what the model takes")]
+    #[error(
+        "sample {number}{} is not what the model takes",
+        origin.as_ref().map_or_else(String::new, |origin| format!(" ({origin})"))
+    )]
     Sample {
         /// Its number, from 0.
         number: usize,
+        /// Where it comes from.
+        origin: Option<String>,
         /// What the model takes instead.
         source: ModelError,
     },

@@ -1,6 +1,7 @@
 //! Reads records with named columns one by one: JSON lines, CSV, TSV, Parquet.
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::fs::File;
 use std::io::{BufRead, BufReader, Cursor, Read};
 use std::ops::ControlFlow;
@@ -8,6 +9,8 @@ use std::path::Path;
 use std::sync::Arc;
 
 use bytes::Bytes;
+use serde::de::{Error as _, MapAccess, Visitor};
+use serde::{Deserialize, Deserializer};
 use serde_json::{Map, Value};
 
 use super::{DataError, parquet};
@@ -18,6 +21,9 @@ const MAX_LINE: u64 = 16 << 20;
 
 /// Longest header of a CSV or TSV file in which the separator is searched, bytes.
 const MAX_HEADER: u64 = 1 << 16;
+
+/// First bytes of a file that is compressed by gzip.
+pub(super) const GZIP: &[u8] = b"\x1f\x8b";
 
 /// Separators tried if the header of a CSV file has no comma: spreadsheets write semicolons where the comma is the
 /// decimal mark.
@@ -105,8 +111,14 @@ pub(super) fn each(
         Format::JsonLines => None,
         Format::Separated(separator) => Some(separator),
     };
+    let mut file = BufReader::new(file);
+    match (file.fill_buf()?.starts_with(GZIP), compressed) {
+        (true, false) => return Err(DataError::Gzip),
+        (false, true) => return Err(DataError::NotGzip),
+        _ => {}
+    }
     let mut reader: Box<dyn Read> = if compressed {
-        Box::new(flate2::read::MultiGzDecoder::new(BufReader::new(file)))
+        Box::new(flate2::read::MultiGzDecoder::new(file))
     } else {
         Box::new(file)
     };
@@ -185,18 +197,57 @@ fn json_lines(
             continue;
         }
         let values = match serde_json::from_slice(json) {
-            Ok(Value::Object(values)) => values,
-            Ok(_) => return Err(DataError::NoObject.at(line)),
-            // Probably the first line of an array or object that spans several lines.
-            Err(error) if error.is_eof() && line == 1 => return Err(DataError::NoObject.at(line)),
-            Err(_) if std::str::from_utf8(json).is_err() => return Err(DataError::NotUtf8.at(line)),
-            Err(error) => return Err(DataError::Json(error).at(line)),
+            Ok(UniqueKeys(values)) => values,
+            Err(error) => return Err(no_record(json, error, line == 1).at(line)),
         };
         if visit(Record::of_values(line, values))?.is_break() {
             return Ok(ControlFlow::Break(()));
         }
     }
     Ok(ControlFlow::Continue(()))
+}
+
+/// Names what is wrong with a line that is not a record.
+fn no_record(json: &[u8], error: serde_json::Error, is_first: bool) -> DataError {
+    match serde_json::from_slice::<Value>(json) {
+        // A key is repeated.
+        Ok(Value::Object(_)) => DataError::Json(error),
+        Ok(_) => DataError::NoObject,
+        // The beginning of an array or of an object over several lines.
+        Err(error) if error.is_eof() && is_first => DataError::NoObject,
+        Err(_) if std::str::from_utf8(json).is_err() => DataError::NotUtf8,
+        Err(error) => DataError::Json(error),
+    }
+}
+
+/// A JSON object without repeated keys, of which one would silently replace the other.
+struct UniqueKeys(Map<String, Value>);
+
+impl<'de> Deserialize<'de> for UniqueKeys {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Keys;
+
+        impl<'de> Visitor<'de> for Keys {
+            type Value = UniqueKeys;
+
+            fn expecting(&self, text: &mut fmt::Formatter<'_>) -> fmt::Result {
+                text.write_str("an object")
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, mut access: A) -> Result<UniqueKeys, A::Error> {
+                let mut values = Map::new();
+                while let Some((key, value)) = access.next_entry::<String, Value>()? {
+                    if values.contains_key(&key) {
+                        return Err(A::Error::custom(format!("the key `{key}` is repeated")));
+                    }
+                    values.insert(key, value);
+                }
+                Ok(UniqueKeys(values))
+            }
+        }
+
+        deserializer.deserialize_map(Keys)
+    }
 }
 
 fn separated(
@@ -349,6 +400,13 @@ mod tests {
                 "found while parsing a string at its end",
             ),
             ("a.json", b"[\n{\"a\": 1}]", "one JSON object per line"),
+            (
+                "a.jsonl",
+                b"{\"a\": 1}\n{\"a\": 1, \"b\": {}, \"a\": 2}\n",
+                "line 2: it is not valid JSON: the key `a` is repeated",
+            ),
+            ("a.csv", b"\x1f\x8b\x08", "add `.gz` to its name"),
+            ("a.jsonl.gz", b"{\"a\": 1}\n", "although its name ends in `.gz`"),
             ("a.jsonl", b"{\n\"a\": 1}", "one JSON object per line"),
             (
                 "a.csv",

@@ -3,6 +3,7 @@
 use std::path::Path;
 
 use super::DataError;
+use super::records::GZIP;
 use crate::config::data::Words;
 
 /// A text and its expected continuation.
@@ -22,6 +23,9 @@ const MIN_CHARS: usize = 2;
 /// error.
 pub(super) fn read(path: &Path) -> Result<String, DataError> {
     let bytes = std::fs::read(path).map_err(DataError::of(path))?;
+    if bytes.starts_with(GZIP) {
+        return Err(DataError::of(path)(DataError::UnreadGzip));
+    }
     if bytes.starts_with(b"\xff\xfe") || bytes.starts_with(b"\xfe\xff") {
         return Err(DataError::of(path)(DataError::Utf16));
     }

@@ -57,14 +57,17 @@ pub enum FamilyError {
     },
     /// A variant cannot read the texts that another one reads, or those of the data.
     #[error(
-        "variant `{variant}`: its checkpoint has no tokenizer, and {whose}: save the tokenizer beside its weights \
-         (`AutoTokenizer.from_pretrained(NAME).save_pretrained(DIRECTORY)`)"
+        "variant `{variant}`: its checkpoint has no tokenizer, and {whose}{}: save the tokenizer beside its weights \
+         (`AutoTokenizer.from_pretrained(NAME).save_pretrained(DIRECTORY)`)",
+        unused.as_ref().map_or_else(String::new, |unused| format!("; {unused}"))
     )]
     NoTokenizer {
         /// The variant.
         variant: String,
         /// What holds or reads texts.
         whose: String,
+        /// Vocabulary files that are not used, and why.
+        unused: Option<String>,
     },
     /// The checkpoint is not the one that the plan was made for.
     #[error(

@@ -9,7 +9,8 @@ use kaskade_models::device::{self, DeviceChoice};
 use kaskade_models::entities::AggregationStrategy;
 use kaskade_models::{
     Checkpoint, CoreShare, Cores, Generation, LoadOptions, Loaded, ModelInfo, PinnedModel, Throttled,
-    WeightType, fingerprint, fingerprint_of_bytes, load_checkpoint, load_onnx,
+    WeightType, check_chat_template, fingerprint, fingerprint_of_bytes, folder_of_onnx, load_checkpoint,
+    load_onnx, tokenizer_of_onnx, unused_vocabulary,
 };
 use kaskade_policy::plan::{Partition, Replica};
 use kaskade_policy::remote::price::Price;
@@ -219,10 +220,33 @@ impl VariantSpec {
         Ok(())
     }
 
-    /// Returns whether it has a tokenizer, if it is a checkpoint in a directory that reads texts and can be opened.
+    /// Checks its chat template, if it is a checkpoint in a directory. Returns a remark if the template fails for one message of a user, as
+    /// templates of special tasks do.
+    ///
+    /// # Errors
+    /// A description of the error, if the template cannot be parsed.
+    pub fn check_chat_template(&self) -> Result<Option<String>, String> {
+        match &self.source {
+            Source::Directory(dir) => check_chat_template(dir),
+            _ => Ok(None),
+        }
+    }
+
+    /// Returns which vocabulary files of its checkpoint are not used, and why, if there is no tokenizer but files of one.
+    pub fn unused_vocabulary(&self) -> Option<String> {
+        match &self.source {
+            Source::Directory(dir) => unused_vocabulary(dir),
+            Source::Onnx(file) => unused_vocabulary(folder_of_onnx(file)),
+            _ => None,
+        }
+    }
+
+    /// Returns whether it has a tokenizer, if it is a checkpoint in a directory or an ONNX file that reads texts and can be opened.
     pub(super) fn tokenizer(&self) -> Option<bool> {
-        let Source::Directory(dir) = &self.source else {
-            return None;
+        let dir = match &self.source {
+            Source::Directory(dir) => dir,
+            Source::Onnx(file) => return tokenizer_of_onnx(file).ok()?,
+            _ => return None,
         };
         if !kaskade_models::reads_texts(dir).ok()? {
             return None;

@@ -262,7 +262,6 @@ async fn an_oversize_message_affects_only_its_sender() {
         let mut subscriber = other.subscribe("big").await.unwrap();
         settle(&other).await;
         let limit = sender.server_info().max_payload;
-        assert_eq!(limit, 1 << 20, "{name}");
         let error = sender
             .publish("big", vec![0; limit + 1].into())
             .await

@@ -107,6 +107,14 @@ impl Model for Dual {
         signature
     }
 
+    fn check_request(&self, inputs: &Inputs) -> Result<(), ModelError> {
+        if self.kind(inputs)? {
+            self.image.check_request(inputs)
+        } else {
+            self.text.check_request(inputs)
+        }
+    }
+
     fn run(&mut self, batch: &[Inputs]) -> Vec<Result<Outputs, ModelError>> {
         let kinds: Vec<_> = batch.iter().map(|inputs| self.kind(inputs)).collect();
         let of = |image: bool| -> Vec<Inputs> {

@@ -69,6 +69,10 @@ impl Model for Classifier {
         self.input.signature()
     }
 
+    fn check_request(&self, inputs: &Inputs) -> Result<(), ModelError> {
+        self.input.values(inputs).map(drop)
+    }
+
     fn run(&mut self, batch: &[Inputs]) -> Vec<Result<Outputs, ModelError>> {
         run_batch_of(self.input.batch(batch), |images| {
             Ok(logits_per_row(self.network.logits(images.concat())?))

@@ -4,6 +4,7 @@
 //! |---|---|
 //! | `library` | search and loading of the ONNX Runtime library |
 //! | `session` | sessions: inputs and outputs of a graph, conversion of tensors |
+//! | `images` | image files for a graph that takes a tensor of images |
 //! | `file` | information that only the file contains: number and size of weights, softmax values, class names of classifiers |
 //! | `labels` | class names, and the output `label` |
 //! | `scores` | the output with the class scores, as logits or as probabilities |
@@ -11,10 +12,12 @@
 //! | `pooled` | settings of `modules.json`: preparation of texts, and pooling |
 //! | `tokens` | inputs of a graph that takes tokens |
 //!
-//! A graph with an input `input_ids` and a `tokenizer.json` next to it accepts texts, as BERT does. Any other graph
+//! A graph with an input `input_ids` and a `tokenizer.json` next to it accepts texts, as BERT does. A graph of one tensor
+//! of images and a `preprocessor_config.json` next to it accepts image files. Any other graph
 //! accepts its inputs unchanged, without the batch dimension. Quantised graphs need no special handling.
 
 mod file;
+mod images;
 mod labels;
 mod library;
 mod model;
@@ -25,6 +28,7 @@ mod tokens;
 
 use std::path::{Path, PathBuf};
 
+use images::GraphImages;
 use kaskade_policy::plan::Partition;
 use labels::Labels;
 use model::OnnxModel;
@@ -32,6 +36,7 @@ use pooled::SentenceOutputs;
 use session::{Dimension, Graph};
 
 use super::registry::LoadOptions;
+use crate::checkpoint::sentence::SentenceTexts;
 use crate::checkpoint::{Config, LoadError, TokenizerFile};
 use crate::device::DeviceChoice;
 use crate::runtime::loaded::{Loaded, ModelInfo, Task};
@@ -47,6 +52,32 @@ const ARCHITECTURE: &str = "onnx";
 /// [`LoadError::Io`] if the file cannot be read, [`LoadError::BadOnnx`] if it is not a model.
 pub fn parameters_of_onnx(path: &Path) -> Result<u64, LoadError> {
     Ok(file::contents(path)?.totals.parameters)
+}
+
+/// Returns whether an ONNX file has a tokenizer beside it, without loading it. `None` if the graph takes no tokens.
+///
+/// # Errors
+/// [`LoadError`] if the file or one beside it cannot be read.
+pub fn tokenizer_of_onnx(path: &Path) -> Result<Option<bool>, LoadError> {
+    if !file::contents(path)?
+        .inputs
+        .iter()
+        .any(|name| name == tokens::IDS)
+    {
+        return Ok(None);
+    }
+    let own = path.parent().unwrap_or(Path::new(""));
+    let mut folders = vec![own.to_owned(), folder_of_onnx(path).to_owned()];
+    if let Some(modules) = modules_of_onnx(path) {
+        let texts = SentenceTexts::read(modules)?;
+        folders.extend(texts.map(|texts| modules.join(texts.encoder)));
+    }
+    for folder in folders {
+        if TokenizerFile::beside(&folder)?.is_some() {
+            return Ok(Some(true));
+        }
+    }
+    Ok(Some(false))
 }
 
 /// Returns the folder with the `config.json` and the `tokenizer.json` of an ONNX file: its own, or the parent of a
@@ -92,7 +123,7 @@ fn folders(path: &Path, sentence: Option<&SentenceOutputs>) -> Vec<PathBuf> {
 /// Loads an ONNX file; on a GPU, with the CUDA execution provider.
 ///
 /// Optional files in its [folder](folder_of_onnx) are `config.json` for labels and the sizes of vocabulary and
-/// context, `tokenizer.json` for texts, and, there or in the parent folder, `modules.json` of sentence-transformers
+/// context, `tokenizer.json` for texts, `preprocessor_config.json` for image files, and, there or in the parent folder, `modules.json` of sentence-transformers
 /// for the preparation of texts and the pooling of token vectors.
 ///
 /// # Errors
@@ -111,6 +142,7 @@ pub fn load_onnx(path: &Path, device: DeviceChoice, options: &LoadOptions) -> Re
         sentence,
         config,
         tokenizer,
+        images,
     } = FilesBeside::read(path, &graph)?;
     let described = sentence.as_ref().map(SentenceOutputs::described);
     let settings = sentence
@@ -118,6 +150,9 @@ pub fn load_onnx(path: &Path, device: DeviceChoice, options: &LoadOptions) -> Re
         .and_then(|sentence| sentence.texts.settings.clone());
     let names = graph.names.clone();
     let mut model = OnnxModel::new(graph, &contents.softmax, config.as_ref(), tokenizer.as_ref())?;
+    if let Some(images) = images {
+        model.take_files(images);
+    }
     if let Some(sentence) = sentence {
         model.apply(sentence);
     }
@@ -167,6 +202,7 @@ struct FilesBeside {
     sentence: Option<SentenceOutputs>,
     config: Option<Config>,
     tokenizer: Option<TokenizerFile>,
+    images: Option<GraphImages>,
 }
 
 impl FilesBeside {
@@ -183,10 +219,13 @@ impl FilesBeside {
         if let (Some(sentence), Some(file)) = (&sentence, &mut tokenizer) {
             sentence.prepare(file);
         }
+        let own = path.parent().unwrap_or(Path::new(""));
+        let images = GraphImages::read(&graph.inputs, &[own, folder_of_onnx(path)], config.as_ref());
         Ok(Self {
             sentence,
             config,
             tokenizer,
+            images,
         })
     }
 }

@@ -121,6 +121,10 @@ impl<O: Ops> Model for StaticEmbedding<O> {
         self.reader.signature()
     }
 
+    fn check_request(&self, inputs: &Inputs) -> Result<(), ModelError> {
+        self.reader.read(inputs).map(drop)
+    }
+
     fn run(&mut self, batch: &[Inputs]) -> Vec<Result<Outputs, ModelError>> {
         run_batch_in_parallel(
             &self.device,

@@ -203,6 +203,10 @@ impl<O: Ops> Model for TextEncoder<O> {
         signature
     }
 
+    fn check_request(&self, inputs: &Inputs) -> Result<(), ModelError> {
+        self.read(inputs, &self.signature()).map(drop)
+    }
+
     fn run(&mut self, batch: &[Inputs]) -> Vec<Result<Outputs, ModelError>> {
         let signature = self.signature();
         run_batch_in_parallel(

@@ -180,6 +180,10 @@ impl<O: Ops> Model for ImageNetwork<O> {
         self.input.signature()
     }
 
+    fn check_request(&self, inputs: &Inputs) -> Result<(), ModelError> {
+        self.input.values(inputs).map(drop)
+    }
+
     fn run(&mut self, batch: &[Inputs]) -> Vec<Result<Outputs, ModelError>> {
         run_batch_in_parallel(
             &self.device,

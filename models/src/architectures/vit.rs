@@ -179,6 +179,13 @@ impl<O: Ops> Model for Vit<O> {
         }
     }
 
+    fn check_request(&self, inputs: &Inputs) -> Result<(), ModelError> {
+        match &self.input_stage {
+            Some((input, _)) => input.values(inputs).map(drop),
+            None => self.signature().check(inputs),
+        }
+    }
+
     fn run(&mut self, batch: &[Inputs]) -> Vec<Result<Outputs, ModelError>> {
         let signature = self.signature();
         run_batch_in_parallel(

@@ -204,6 +204,20 @@ impl ChatTemplate {
             .is_ok_and(|rendered| rendered.contains(PROBE))
     }
 
+    /// Checks that the templates can be parsed.
+    ///
+    /// # Errors
+    /// [`TemplateError::Failed`] for the first one that cannot.
+    pub(super) fn check_syntax(&self) -> Result<(), TemplateError> {
+        for source in [&self.source, &self.with_tools].into_iter().flatten() {
+            let mut environment = Environment::new();
+            environment
+                .add_template(NAME, source)
+                .map_err(|error| TemplateError::Failed(error.to_string()))?;
+        }
+        Ok(())
+    }
+
     /// Returns the source of the template for requests with tools.
     pub fn source_with_tools(&self) -> Option<&str> {
         self.with_tools.as_deref().or(self.source.as_deref())

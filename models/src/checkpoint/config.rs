@@ -284,7 +284,7 @@ mod tests {
         let config = config(r#"{"hidden_size": "wide", "num_hidden_layers": 0, "other": null}"#);
         assert_eq!(
             config.size("vocab_size").unwrap_err().to_string(),
-            "`config.json` has no `vocab_size`, which this architecture needs"
+            "`config.json` has no `vocab_size`, which this model needs"
         );
         assert!(
             config

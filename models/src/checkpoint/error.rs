@@ -79,7 +79,7 @@ pub enum LoadError {
         reason: String,
     },
     /// A required key is missing.
-    #[error("`{file}` has no `{key}`, which this architecture needs")]
+    #[error("`{file}` has no `{key}`, which this model needs")]
     MissingKey {
         /// The file.
         file: String,
@@ -165,7 +165,10 @@ pub enum LoadError {
         actual: Vec<usize>,
     },
     /// A tensor has an unsupported type.
-    #[error("tensor `{name}` in `{file}` is {dtype}; weights are read as F32, F16 or BF16")]
+    #[error(
+        "tensor `{name}` in `{file}` is {dtype}; weights are read as F32, F16 or BF16: convert them, as by `model.float()` and \
+         `model.save_pretrained(FOLDER)`"
+    )]
     WrongDtype {
         /// The file.
         file: String,

@@ -126,6 +126,12 @@ pub(super) fn why_no_checkpoint(path: &Path) -> String {
             download(path)
         );
     }
+    if path
+        .extension()
+        .is_some_and(|ending| ending.eq_ignore_ascii_case("onnx"))
+    {
+        return "is an ONNX file: name it as `file` in place of `dir`".to_owned();
+    }
     if is_adapter(path) {
         return format!("is not a checkpoint{ADAPTER}");
     }
@@ -175,6 +181,11 @@ pub(super) fn open_shard(path: &Path) -> Result<File, LoadError> {
     })
 }
 
+/// Returns whether the `config.json` of a directory is that of timm.
+fn is_of_timm(dir: &Path) -> bool {
+    Config::open(dir).is_ok_and(|config| config.keys().contains_key("pretrained_cfg"))
+}
+
 /// Returns a hint if a directory without `model.safetensors` has weights in another format.
 fn weights_hint(dir: &Path) -> &'static str {
     let has = |name: &str| dir.join(name).exists();
@@ -183,6 +194,9 @@ fn weights_hint(dir: &Path) -> &'static str {
     if is_pickle && is_module {
         "; this one is in PyTorch's pickle format, which can run code: convert the directory with `modules.json` by \
          sentence-transformers, as `SentenceTransformer(DIR).save_pretrained(DIR)`"
+    } else if is_pickle && is_of_timm(dir) {
+        "; this one is in PyTorch's pickle format, which can run code: convert it with timm, by `timm.create_model` with its weights and \
+         `timm.models.save_for_hf(model, FOLDER, safe_serialization=True)`"
     } else if is_pickle {
         "; this one is in PyTorch's pickle format, which can run code: convert it with transformers, by `from_pretrained(FOLDER)` of \
          its class and `save_pretrained(FOLDER)`"

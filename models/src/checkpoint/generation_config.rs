@@ -107,7 +107,7 @@ impl GenerationConfig {
     fn parse(config: &Config) -> Result<Self, LoadError> {
         let do_sample = config.optional("do_sample")?.unwrap_or(false);
         for (key, value) in ignored(config, do_sample)? {
-            tracing::warn!(file = config.file(), key, %value, "this rule of sampling is not supported and has no effect");
+            tracing::warn!(file = config.file(), key, %value, "this setting of generation is not supported and has no effect");
         }
         Ok(Self {
             eos_token_ids: eos_token_ids(config)?,
@@ -138,12 +138,17 @@ const IGNORED: [(&str, Option<f64>); 5] = [
     ("top_h", None),
 ];
 
+/// The same, of answers that are not sampled.
+const IGNORED_SEARCHES: [(&str, Option<f64>); 2] =
+    [("num_beam_groups", Some(1.0)), ("diversity_penalty", Some(0.0))];
+
 /// Returns the keys that are not implemented and would change answers, with their values.
 fn ignored(config: &Config, do_sample: bool) -> Result<Vec<(&'static str, serde_json::Value)>, LoadError> {
     let mut found = Vec::new();
-    for (key, neutral) in IGNORED {
+    let keys: &[_] = if do_sample { &IGNORED } else { &IGNORED_SEARCHES };
+    for (key, neutral) in keys.iter().copied() {
         let stated = config.optional::<serde_json::Value>(key)?;
-        let stated = stated.filter(|value| do_sample && (neutral.is_none() || value.as_f64() != neutral));
+        let stated = stated.filter(|value| neutral.is_none() || value.as_f64() != neutral);
         found.extend(stated.map(|value| (key, value)));
     }
     Ok(found)
@@ -252,5 +257,7 @@ mod tests {
             r#"{"typical_p": 0.5, "epsilon_cutoff": 0.0, "top_h": 0.4, "eta_cutoff": null, "num_beams": 4}"#;
         assert_eq!(found(json, true), ["num_beams", "typical_p", "top_h"]);
         assert!(found(json, false).is_empty());
+        let groups = r#"{"num_beams": 4, "num_beam_groups": 2, "diversity_penalty": 0.5, "typical_p": 0.5}"#;
+        assert_eq!(found(groups, false), ["num_beam_groups", "diversity_penalty"]);
     }
 }

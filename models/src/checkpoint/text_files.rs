@@ -2,8 +2,13 @@
 
 use std::path::Path;
 
+use super::chat_template::Message;
 use super::sentence::SentenceTexts;
-use super::{ChatTemplate, Config, LoadError, TokenizerFile, gguf, quantised, static_embedding};
+use super::slow_tokenizer::class_and_type;
+use super::{
+    ChatTemplate, Config, LoadError, TemplateError, TokenizerFile, gguf, optional_config, quantised,
+    static_embedding,
+};
 
 /// Keys of the maximum sequence length, which differ between architectures.
 pub(crate) const CONTEXT: [&str; 4] = ["max_position_embeddings", "n_positions", "max_seq_len", "n_ctx"];
@@ -63,6 +68,62 @@ impl TextFiles {
             chat: ChatTemplate::open(dir)?,
             context: config.as_ref().map(context).transpose()?.flatten(),
         })
+    }
+}
+
+/// Vocabulary files of tokenizers.
+const VOCABULARIES: [&str; 9] = [
+    "vocab.txt",
+    "vocab.json",
+    "merges.txt",
+    "spiece.model",
+    "spm.model",
+    "tokenizer.model",
+    "sentencepiece.bpe.model",
+    "source.spm",
+    "bpe.codes",
+];
+
+/// Returns which vocabulary files of a directory are not used, and why, if no tokenizer can be built from them.
+pub fn unused_vocabulary(dir: &Path) -> Option<String> {
+    let found = VOCABULARIES.iter().filter(|name| dir.join(name).is_file());
+    let found: Vec<String> = found.map(|name| format!("`{name}`")).collect();
+    if found.is_empty() || !matches!(TokenizerFile::beside(dir), Ok(None)) {
+        return None;
+    }
+    let config = optional_config(dir, "tokenizer_config.json").ok()?;
+    let (class, model_type) = class_and_type(dir, config.as_ref()).ok()?;
+    let whose = match (class, model_type) {
+        (Some(class), _) => format!("the tokenizer class is `{class}`"),
+        (None, Some(model_type)) => format!("the `model_type` is `{model_type}`"),
+        (None, None) => "`tokenizer_class` and `model_type` are missing".to_owned(),
+    };
+    Some(format!(
+        "no tokenizer is built from {}, because {whose}; only `tokenizer.json` is read of this class, which transformers writes: \
+         AutoTokenizer.from_pretrained(NAME).save_pretrained(DIRECTORY)",
+        found.join(", ")
+    ))
+}
+
+/// Checks the chat template of a directory or a GGUF file, if it has one. Returns a remark if the template fails for one
+/// message of a user, as templates of special tasks do.
+///
+/// # Errors
+/// A description of the error, if the template cannot be parsed.
+pub fn check_chat_template(path: &Path) -> Result<Option<String>, String> {
+    // Loading reports files that cannot be read.
+    let Ok(TextFiles { chat, .. }) = TextFiles::open(path) else {
+        return Ok(None);
+    };
+    chat.check_syntax().map_err(|error| error.to_string())?;
+    let message = Message {
+        role: "user".to_owned(),
+        content: "Hello".into(),
+        ..Message::default()
+    };
+    match chat.render(&[message], &[], &serde_json::Map::new()) {
+        Ok(_) | Err(TemplateError::Missing) => Ok(None),
+        Err(error) => Ok(Some(format!("for a chat of one message, {error}"))),
     }
 }
 

@@ -193,6 +193,13 @@ impl SamplingError {
 }
 
 impl Sampling {
+    /// Replaces a beam width that is only a default by 1, if beam search does not support the other parameters.
+    pub fn limit_default_beams(&mut self) {
+        if self.temperature > 0.0 || self.grammar.is_some() || self.prompt_logprobs.is_some() {
+            self.beam.beams = 1;
+        }
+    }
+
     /// Checks the parameters.
     ///
     /// # Errors

@@ -4,7 +4,7 @@ use rayon::prelude::*;
 
 use super::decode::decode;
 use super::processor::ImageProcessor;
-use crate::checkpoint::{Checkpoint, LoadError};
+use crate::checkpoint::{Checkpoint, Config, LoadError};
 use crate::runtime::model::{Extent, InputSpec, Inputs, ModelError, Signature};
 use crate::runtime::tensor::{Datatype, Tensor, TensorError};
 
@@ -19,13 +19,45 @@ pub fn image_file(file: &[u8]) -> Result<Tensor, TensorError> {
     Tensor::from_byte_strings(IMAGE_FILE, &[file])
 }
 
+/// Reader of [`IMAGE_FILE`] inputs for a model.
+pub(crate) struct FileReader(ImageProcessor);
+
+impl FileReader {
+    /// Reads the settings of a `preprocessor_config.json` for a model that takes `[channels, height, width]`.
+    ///
+    /// # Errors
+    /// [`LoadError`] if the settings describe unsupported steps, or images of another size than the model's.
+    pub(crate) fn read(settings: &Config, shape: &[usize]) -> Result<Self, LoadError> {
+        ImageProcessor::read(settings, shape).map(Self)
+    }
+
+    /// Returns the values of the model's tensor for a file.
+    ///
+    /// # Errors
+    /// [`ModelError::BadInput`] for a file that cannot be decoded.
+    pub(crate) fn values(&self, input: &Tensor) -> Result<Vec<f32>, ModelError> {
+        let Self(processor) = self;
+        let unusable = |reason: String| ModelError::BadInput {
+            name: IMAGE_FILE.to_owned(),
+            reason,
+        };
+        let files = input.to_byte_strings()?;
+        let file = files.first().copied().unwrap_or_default();
+        let pixels = decode(file, processor.channels(), processor.transparency());
+        let pixels = pixels.map_err(|error| unusable(error.to_string()))?;
+        processor
+            .prepare(pixels)
+            .map_err(|error| unusable(error.to_string()))
+    }
+}
+
 /// Inputs of an image model.
 pub(crate) struct ImageInput {
     /// Name of the tensor.
     tensor: &'static str,
     /// Shape of the tensor.
     shape: Vec<usize>,
-    processor: Option<ImageProcessor>,
+    files: Option<FileReader>,
 }
 
 impl ImageInput {
@@ -38,23 +70,19 @@ impl ImageInput {
         tensor: &'static str,
         shape: Vec<usize>,
     ) -> Result<Self, LoadError> {
-        let processor = checkpoint
+        let files = checkpoint
             .preprocessor
             .as_ref()
-            .map(|config| ImageProcessor::read(config, &shape))
+            .map(|config| FileReader::read(config, &shape))
             .transpose()?;
-        Ok(Self {
-            tensor,
-            shape,
-            processor,
-        })
+        Ok(Self { tensor, shape, files })
     }
 
     /// Returns the signature: the tensor, or with a `preprocessor_config.json` alternatively `image_file` (BYTES
     /// `[1]`).
     pub(crate) fn signature(&self) -> Signature {
         let shape = self.shape.iter().copied().map(Extent::Exactly).collect();
-        let inputs = if self.processor.is_none() {
+        let inputs = if self.files.is_none() {
             vec![InputSpec::required(self.tensor, Datatype::F32, shape)]
         } else {
             vec![
@@ -80,20 +108,8 @@ impl ImageInput {
     /// [`ModelError`], naming the invalid input.
     pub(crate) fn values(&self, inputs: &Inputs) -> Result<Vec<f32>, ModelError> {
         self.signature().check(inputs)?;
-        match (inputs.as_slice(), &self.processor) {
-            ([input], Some(processor)) if input.name == IMAGE_FILE => {
-                let unusable = |reason: String| ModelError::BadInput {
-                    name: IMAGE_FILE.to_owned(),
-                    reason,
-                };
-                let files = input.to_byte_strings()?;
-                let file = files.first().copied().unwrap_or_default();
-                let pixels = decode(file, processor.channels(), processor.transparency());
-                let pixels = pixels.map_err(|error| unusable(error.to_string()))?;
-                processor
-                    .prepare(pixels)
-                    .map_err(|error| unusable(error.to_string()))
-            }
+        match (inputs.as_slice(), &self.files) {
+            ([input], Some(files)) if input.name == IMAGE_FILE => files.values(input),
             ([input], _) => Ok(input.to_f32()?),
             ([], _) => Err(ModelError::MissingInput {
                 name: self.tensor.to_owned(),

@@ -47,13 +47,17 @@ pub(super) fn name_of(inputs: &Inputs) -> &str {
     }
 }
 
-/// Returns the rejection of a request whose prompt exceeds `longest` tokens. It names no input, because the tokens may
-/// stem from a text or from messages. Clients recognise the error by its first words, which are the same as those of
-/// the engine.
-pub(super) fn too_long(inputs: &Inputs, longest: usize) -> ModelError {
+/// Returns the number of token ids of a request that has no text.
+pub(super) fn count_of_ids(inputs: &Inputs) -> usize {
     let is_ids = |input: &&Tensor| matches!(input.name.as_str(), "input_ids" | CHAT_IDS);
     let ids = inputs.iter().find(is_ids);
-    let tokens = ids.and_then(|ids| ids.shape.first()).copied().unwrap_or_default();
+    ids.and_then(|ids| ids.shape.first()).copied().unwrap_or_default()
+}
+
+/// Returns the rejection of a request whose prompt of `tokens` tokens exceeds `longest` tokens. It names no input, because the tokens may
+/// stem from a text or from messages. Clients recognise the error by its first words, which are the same as those of
+/// the engine.
+pub(super) fn too_long(tokens: usize, longest: usize) -> ModelError {
     ModelError::TooLong {
         reason: format!(
             "this model's maximum context length is {longest} tokens; the prompt has {tokens}: shorten it"

@@ -96,6 +96,10 @@ impl Model for Described {
         self.model.signature()
     }
 
+    fn check_request(&self, inputs: &Inputs) -> Result<(), ModelError> {
+        self.model.check_request(inputs)
+    }
+
     fn answers(&self) -> Answers {
         self.answers.clone()
     }

@@ -107,6 +107,10 @@ impl Model for Throttled {
         self.model.signature()
     }
 
+    fn check_request(&self, inputs: &Inputs) -> Result<(), ModelError> {
+        self.model.check_request(inputs)
+    }
+
     fn run(&mut self, batch: &[Inputs]) -> Vec<Result<Outputs, ModelError>> {
         self.run_paced(|model| model.run(batch))
     }

@@ -76,6 +76,10 @@ impl Model for PinnedModel {
         self.model.signature()
     }
 
+    fn check_request(&self, inputs: &Inputs) -> Result<(), ModelError> {
+        self.model.check_request(inputs)
+    }
+
     fn run(&mut self, batch: &[Inputs]) -> Vec<Result<Outputs, ModelError>> {
         let model = &mut self.model;
         self.cores.compute(|| model.run(batch))

@@ -27,6 +27,15 @@ pub trait Model: Send {
         Signature::default()
     }
 
+    /// Checks a request as [`run`](Self::run) does before it computes, for example that its text has a length that the
+    /// model takes. The default checks the [signature](Self::signature) only.
+    ///
+    /// # Errors
+    /// The [`ModelError`] with which `run` rejects the request.
+    fn check_request(&self, inputs: &Inputs) -> Result<(), ModelError> {
+        self.signature().check(inputs)
+    }
+
     /// Returns the model's outputs and class names, as far as they are known before the first request. Workers
     /// announce them, so that a gateway can describe the app and an ingress knows the class names.
     fn answers(&self) -> Answers {
@@ -191,8 +200,8 @@ pub const DEFAULT_TEMPERATURE: &str = "default_temperature";
 const DEFAULTS: [&str; 2] = [DEFAULT_SEED, DEFAULT_TEMPERATURE];
 
 /// Reason for rejecting a text if the checkpoint has no tokenizer.
-pub(crate) const NO_TOKENIZER: &str = "this checkpoint has no tokenizer.json, and no files that a known tokenizer is built from \
-     (such as vocab.txt, spiece.model, or source.spm with vocab.json); transformers writes them: \
+pub(crate) const NO_TOKENIZER: &str = "this checkpoint has no tokenizer.json, and no vocabulary files of a tokenizer class that is built from them \
+     (such as vocab.txt of BERT, spiece.model of T5, or source.spm with vocab.json of Marian); transformers writes tokenizer.json: \
      AutoTokenizer.from_pretrained(NAME).save_pretrained(DIRECTORY). Or send `input_ids`";
 
 impl Signature {

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
 
+use kaskade_models::images::image_file;
 use kaskade_models::{
     Datatype, Device, DeviceChoice, Inputs, LoadError, LoadOptions, Loaded, ModelError, Partition, Tensor,
     load, load_onnx,
@@ -172,6 +173,70 @@ graph = h.make_graph(nodes, "sums", [port("x", T.FLOAT, [batch, 2, "n"])],
     [port("sums", T.FLOAT, [batch, 2]), port("wide", T.DOUBLE, [batch, 2, "n"])], [axes])
 onnx.save(h.make_model(graph, opset_imports=[h.make_opsetid("", 13)], ir_version=8), sys.argv[1])
 "#;
+
+/// Script that writes a graph that returns `pixel_values` FP32 `[batch, 3, height, width]`.
+const PIXELS: &str = r#"
+import sys, onnx
+from onnx import TensorProto as T, helper as h
+def port(name): return h.make_tensor_value_info(name, T.FLOAT, ["batch", 3, "height", "width"])
+graph = h.make_graph([h.make_node("Identity", ["pixel_values"], ["same"])], "same", [port("pixel_values")], [port("same")])
+onnx.save(h.make_model(graph, opset_imports=[h.make_opsetid("", 13)], ir_version=8), sys.argv[1])
+"#;
+
+/// Returns a BMP file of 2x2 pixels of one colour.
+fn bmp([red, green, blue]: [u8; 3]) -> Vec<u8> {
+    let row = [blue, green, red, blue, green, red, 0, 0];
+    let numbers =
+        |values: &[u32]| -> Vec<u8> { values.iter().flat_map(|value| value.to_le_bytes()).collect() };
+    let header = [b"BM".to_vec(), numbers(&[70, 0, 54, 40, 2, 2])].concat();
+    let rest = [vec![1, 0, 24, 0], numbers(&[0, 16, 0, 0, 0, 0])].concat();
+    [header, rest, row.to_vec(), row.to_vec()].concat()
+}
+
+#[test]
+fn image_files_are_read_by_the_settings_beside_the_file() {
+    if !in_environment("onnx::image_files_are_read_by_the_settings_beside_the_file") {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("onnx/model.onnx");
+    std::fs::create_dir(file.parent().unwrap()).unwrap();
+    let written = Command::new(python().unwrap())
+        .args(["-c", PIXELS])
+        .arg(&file)
+        .status();
+    assert!(written.unwrap().success());
+    let names = |loaded: &Loaded| -> Vec<String> {
+        let inputs = loaded.model.signature().inputs.into_iter();
+        inputs.map(|input| input.name).collect()
+    };
+    assert_eq!(names(&onnx(&file)), ["pixel_values"]);
+    let settings = r#"{"size": {"height": 2, "width": 2}}"#;
+    std::fs::write(folder.path().join("preprocessor_config.json"), settings).unwrap();
+    let mut pixels = onnx(&file);
+    assert_eq!(names(&pixels), ["pixel_values", "image_file"]);
+    let of_file = |colour| vec![image_file(&bmp(colour)).unwrap()];
+    let tensor = |values: &[f32]| vec![Tensor::from_f32("pixel_values", &[3, 2, 2], values).unwrap()];
+    let broken = vec![image_file(b"BM").unwrap()];
+    let requests = [
+        of_file([255, 0, 0]),
+        tensor(&[0.5; 12]),
+        broken.clone(),
+        Vec::new(),
+        of_file([0, 255, 255]),
+    ];
+    let answers = pixels.model.run(&requests);
+    let values = |place: usize| answers[place].as_ref().unwrap()[0].to_f32().unwrap();
+    let red: Vec<f32> = [1.0, -1.0, -1.0].iter().flat_map(|value| [*value; 4]).collect();
+    let cyan: Vec<f32> = red.iter().map(|value| -value).collect();
+    assert_eq!(values(0), red);
+    assert_eq!(values(1), [0.5; 12]);
+    assert_eq!(values(4), cyan);
+    assert!(matches!(&answers[2], Err(ModelError::BadInput { name, .. }) if name == "image_file"));
+    assert!(matches!(answers[3], Err(ModelError::MissingInput { .. })));
+    assert_eq!(pixels.model.check_request(&requests[0]), Ok(()));
+    assert!(pixels.model.check_request(&broken).is_err());
+}
 
 #[test]
 fn tensors_of_several_shapes_are_batched() {

@@ -73,7 +73,7 @@ fn a_small_request_that_must_be_addressed_and_has_no_replica_may_be_retried() {
 #[test]
 fn a_large_request_without_a_replica_to_address_is_too_large() {
     for return_to_ingress in [false, true] {
-        let fault = fault_of_a_request_to_no_replica(return_to_ingress, 1 << 20);
+        let fault = fault_of_a_request_to_no_replica(return_to_ingress, 3 << 20);
         assert_eq!(fault.code, Code::TooLarge, "{}", fault.message);
     }
 }

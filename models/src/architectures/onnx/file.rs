@@ -2,7 +2,8 @@
 //! computed by softmax nodes, and class names of classifiers. Reads the protocol buffers without the data of the
 //! weights.
 //!
-//! Fields (onnx.proto): `ModelProto.graph` = 7; of a `GraphProto` `node` = 1 and `initializer` = 5; of a `NodeProto`
+//! Fields (onnx.proto): `ModelProto.graph` = 7; of a `GraphProto` `node` = 1, `initializer` = 5 and `input` = 11, a
+//! `ValueInfoProto` with `name` = 1; of a `NodeProto`
 //! `output` = 2, `op_type` = 4 and `attribute` = 5; of an `AttributeProto` `name` = 1, `ints` = 8 and `strings` = 9;
 //! of a `TensorProto` `dims` = 1 and `data_type` = 2.
 
@@ -15,6 +16,8 @@ use crate::checkpoint::{LoadError, WeightTotals};
 const GRAPH: u64 = 7;
 const NODE: u64 = 1;
 const INITIALIZER: u64 = 5;
+const INPUT: u64 = 11;
+const INPUT_NAME: u64 = 1;
 const OUTPUT: u64 = 2;
 const OP_TYPE: u64 = 4;
 const ATTRIBUTE: u64 = 5;
@@ -38,6 +41,8 @@ pub(super) struct Contents {
     pub totals: WeightTotals,
     /// Names of the values computed by `Softmax` nodes.
     pub softmax: Vec<String>,
+    /// Names of the inputs; in old files also those of the weights.
+    pub inputs: Vec<String>,
     /// Class names, from the first classifier node that lists any.
     pub classes: Vec<String>,
 }
@@ -157,6 +162,10 @@ impl<R: Read + Seek> Fields<R> {
                         .bytes
                         .saturating_add(elements.saturating_mul(bits).div_ceil(8));
                 }
+                Value::Nested(end) if number == INPUT => {
+                    let name = self.input_name(end)?;
+                    contents.inputs.extend(name);
+                }
                 Value::Nested(end) if number == NODE => {
                     let classes = self.node(end, &mut contents.softmax)?;
                     if contents.classes.is_empty() {
@@ -167,6 +176,18 @@ impl<R: Read + Seek> Fields<R> {
             }
         }
         Ok(contents)
+    }
+
+    /// Returns the name of an input.
+    fn input_name(&mut self, end: u64) -> io::Result<Option<String>> {
+        let mut name = None;
+        while let Some((number, value)) = self.next(end)? {
+            match value {
+                Value::Nested(end) if number == INPUT_NAME => name = self.text(end)?,
+                value => self.skip(value)?,
+            }
+        }
+        Ok(name)
     }
 
     /// Returns the class names that a node lists; adds the name of its output to `softmax` if it is a softmax.
@@ -296,6 +317,14 @@ mod tests {
         let model = [vec![1 << 3, 10], field(7, &graph)].concat();
         let totals = contents(&model).unwrap().unwrap().totals;
         assert_eq!((totals.parameters, totals.bytes), (11, 29));
+    }
+
+    #[test]
+    fn inputs_are_named() {
+        let input = |name: &[u8]| field(11, &[field(1, name), field(2, b"type")].concat());
+        let graph = [field(2, b"graph"), input(b"input_ids"), input(b"attention_mask")].concat();
+        let inputs = contents(&field(7, &graph)).unwrap().unwrap().inputs;
+        assert_eq!(inputs, ["input_ids", "attention_mask"]);
     }
 
     #[test]

@@ -72,8 +72,8 @@ impl Labels {
             return Ok(Self { names, named: true });
         }
         let names = match (config, classes) {
-            (Some(config), _) => config.labels()?,
-            (None, classes) => (0..classes.unwrap_or(0))
+            (Some(config), None) => config.labels()?,
+            (_, classes) => (0..classes.unwrap_or(0))
                 .map(|class| format!("LABEL_{class}"))
                 .collect(),
         };

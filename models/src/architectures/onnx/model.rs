@@ -1,8 +1,12 @@
 //! `Model` implementation of an ONNX graph: batches requests, and splits the graph's outputs by request.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 
+use rayon::prelude::*;
+
 use super::super::text::Tokens;
+use super::images::GraphImages;
 use super::labels::Labels;
 use super::pooled::SentenceOutputs;
 use super::scores::{self, Scores};
@@ -28,6 +32,8 @@ pub(super) struct OnnxModel {
     tokens: Option<TokenInputs>,
     batching: BatchDimension,
     signature: Signature,
+    /// Conversion of image files, if the graph takes images.
+    images: Option<GraphImages>,
     outputs: Vec<Port>,
     scores: Scores,
     labels: Labels,
@@ -85,12 +91,19 @@ impl OnnxModel {
             tokens,
             batching,
             signature,
+            images: None,
             outputs,
             scores,
             labels: Labels::default(),
             score: None,
             sentence: None,
         })
+    }
+
+    /// Accepts image files in place of the tensor.
+    pub(super) fn take_files(&mut self, images: GraphImages) {
+        self.signature = images.signature(std::mem::take(&mut self.signature));
+        self.images = Some(images);
     }
 
     /// Applies sentence-transformers settings to text vectors, if the graph takes only tokens.
@@ -171,6 +184,13 @@ impl Model for OnnxModel {
         self.signature.clone()
     }
 
+    fn check_request(&self, inputs: &Inputs) -> Result<(), ModelError> {
+        match &self.tokens {
+            Some(tokens) => tokens.reader.read(inputs).map(drop),
+            None => self.tensors(inputs).map(drop),
+        }
+    }
+
     fn run(&mut self, batch: &[Inputs]) -> Vec<Result<Outputs, ModelError>> {
         let mut answers = self.answers(batch);
         for answer in &mut answers {
@@ -185,6 +205,28 @@ impl Model for OnnxModel {
 }
 
 impl OnnxModel {
+    /// Returns the inputs of the graph for a request without tokens.
+    fn tensors<'a>(&self, inputs: &'a Inputs) -> Result<Cow<'a, Inputs>, ModelError> {
+        self.signature.check(inputs)?;
+        match &self.images {
+            Some(images) => images.tensors(inputs),
+            None => Ok(Cow::Borrowed(inputs)),
+        }
+    }
+
+    /// Returns the inputs of the graph for each request of a batch; decodes image files in parallel.
+    fn all_tensors<'a>(&self, batch: &'a [Inputs]) -> Vec<Result<Cow<'a, Inputs>, ModelError>> {
+        let Some(images) = self.images.as_ref().filter(|_| batch.len() > 1) else {
+            return batch.iter().map(|inputs| self.tensors(inputs)).collect();
+        };
+        let signature = &self.signature;
+        let tensors = batch.par_iter().map(|inputs| {
+            signature.check(inputs)?;
+            images.tensors(inputs)
+        });
+        tensors.collect()
+    }
+
     /// Adds the output `score` to the outputs of a request, for a graph with one logit.
     fn add_score(&self, outputs: &mut Outputs) -> Result<(), ModelError> {
         let logits = outputs.iter().find(|output| output.name == scores::LOGITS);
@@ -211,18 +253,24 @@ impl OnnxModel {
             let requests: Vec<_> = batch.iter().map(|inputs| read(self, inputs)).collect();
             return answer(requests, one_by_one, |requests| self.run_tokens(requests));
         }
-        let signature = self.signature.clone();
+        let tensors = self.all_tensors(batch);
         let mut groups: BTreeMap<Vec<&[usize]>, Vec<usize>> = BTreeMap::new();
         let mut results: Vec<Result<Outputs, ModelError>> = Vec::with_capacity(batch.len());
-        for (place, inputs) in batch.iter().enumerate() {
-            results.push(Err(lost()));
-            let shapes = inputs.iter().map(|input| input.shape.as_slice()).collect();
-            groups.entry(shapes).or_default().push(place);
+        for (place, inputs) in tensors.iter().enumerate() {
+            match inputs {
+                Ok(inputs) => {
+                    results.push(Err(lost()));
+                    let shapes = inputs.iter().map(|input| input.shape.as_slice()).collect();
+                    groups.entry(shapes).or_default().push(place);
+                }
+                Err(error) => results.push(Err(error.clone())),
+            }
         }
         for places in groups.into_values() {
-            let requests = places.iter().filter_map(|place| batch.get(*place));
+            let requests = places.iter().filter_map(|place| tensors.get(*place));
             let requests: Vec<_> = requests
-                .map(|inputs| signature.check(inputs).map(|()| inputs))
+                .filter_map(|inputs| inputs.as_ref().ok())
+                .map(|inputs| Ok(inputs.as_ref()))
                 .collect();
             let answers = answer(requests, one_by_one, |requests| self.run_tensors(requests));
             for (place, answer) in places.into_iter().zip(answers) {

@@ -77,6 +77,18 @@ impl SamplingOptions {
         }
     }
 
+    /// Returns the parameters of a request with missing ones from the defaults of the app and the checkpoint. A missing
+    /// temperature is `temperature`, else 1 if the request truncates: greedy search would ignore its `top_k`, `top_p`
+    /// or `min_p`.
+    #[must_use]
+    pub fn with_defaults(&self, defaults: &Self, temperature: Option<f32>) -> Self {
+        let mut merged = self.or(defaults);
+        if merged.temperature.is_none() {
+            merged.temperature = temperature.or(self.truncates().then_some(1.0));
+        }
+        merged
+    }
+
     /// Returns whether a `top_k`, `top_p` or `min_p` excludes tokens.
     pub fn truncates(&self) -> bool {
         self.top_k.is_some_and(|top| top > 0)

@@ -523,8 +523,8 @@ class AsyncClient:
         limit = self._link.payload_limit
         if len(body) > limit:
             raise TooLarge(
-                f"the request has {len(body)} bytes; the broker accepts at most {limit}; send less, or raise max_payload in its "
-                "configuration"
+                f"the request has {len(body)} bytes; the broker accepts at most {limit}; send less, or raise `max_payload`: "
+                "of the embedded broker under `[nats]` in app.toml, of a nats-server in its configuration"
             )
         return body
 
