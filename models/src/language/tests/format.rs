@@ -194,10 +194,10 @@ fn an_answer_is_of_the_format_or_a_call() {
             r#"{"type": "choice", "choice": ["{yes", "{no"]}"#,
             &["{yes", "{no"][..],
         ),
-        (r#"{"type": "regex", "regex": "\\{a{3}"}"#, &["{aaa"]),
+        (r#"{"type": "regex", "regex": "\\{a{3}"}"#, &["{aaa"][..]),
         (
             r#"{"type": "grammar", "grammar": "start: \"{\" end\nend: \"b\""}"#,
-            &["{b"],
+            &["{b"][..],
         ),
     ] {
         let said = said(answered(&mut model, inputs(format, open)).unwrap());
