@@ -56,6 +56,7 @@ async fn a_client_that_does_not_read_is_disconnected_without_stopping_others() {
     const MESSAGES: usize = 600;
     const SIZE: usize = 50_000;
     let broker = embedded(BrokerConfig {
+        max_payload: 1 << 20,
         max_pending_bytes: Some(2 << 20),
         ..BrokerConfig::default()
     });
@@ -157,6 +158,7 @@ async fn an_idle_client_is_pinged_and_disconnected() {
 #[test]
 fn pings_with_unread_answers_are_bounded() {
     let broker = embedded(BrokerConfig {
+        max_payload: 1 << 20,
         max_pending_bytes: Some(1_100_000),
         ..BrokerConfig::default()
     });

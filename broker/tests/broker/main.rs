@@ -24,7 +24,11 @@ struct Engines {
 impl Engines {
     fn start() -> Self {
         Self {
-            embedded: embedded(BrokerConfig::default()),
+            // The default of a nats-server.
+            embedded: embedded(BrokerConfig {
+                max_payload: 1 << 20,
+                ..BrokerConfig::default()
+            }),
             real: NatsServer::start(NatsOptions::default()),
         }
     }
