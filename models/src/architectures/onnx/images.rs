@@ -169,7 +169,7 @@ mod tests {
             let read = GraphImages::read(&inputs(shape), &[folder.path()], config.as_ref());
             read.map(|images| images.shape)
         };
-        let square = r#"{"size": {"height": 32, "width": 32}}"#;
+        let square = r#"{"size": {"height": 32, "width": 32}, "image_mean": 0.5, "image_std": 0.5}"#;
         assert_eq!(read(&[0, 0, 0, 0], square, None), Some([3, 32, 32]));
         assert_eq!(read(&[1, 1, 32, 32], square, None), Some([1, 32, 32]));
         assert_eq!(
