@@ -35,8 +35,8 @@ fn nearest(value: f32) -> i32 {
         .wrapping_sub(i32::from(rest <= -0.5))
 }
 
-/// Returns the scale of a block, as the bits of an f16, and its quantised weights in 0..16: `weight = scale * (number
-/// - 8)`.
+/// Returns the scale of a block, as the bits of an f16, and its quantised weights in 0..16:
+/// `weight = scale * (number - 8)`.
 ///
 /// A block decoded from `Q4_0` keeps its weights exactly, even if none of its numbers was 0: other programs choose
 /// scales by the importance of weights.

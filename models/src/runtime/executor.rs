@@ -252,7 +252,7 @@ impl Executor {
     }
 
     /// Stops the model without waiting: its thread finishes the running batch or step and drops the model. Later
-    /// batches are rejected. Call [`Ending::wait`] on the result to wait for the thread.
+    /// batches are rejected. The result waits for the thread.
     pub fn end(&mut self) -> Ending {
         self.commands = None;
         self.preprocessing = None;

@@ -64,7 +64,7 @@ impl GraphImages {
     }
 
     /// Returns the inputs of a request: those of the graph, or a file in place of the tensor.
-    pub(super) fn signature(&self, graph: Signature) -> Signature {
+    pub(super) fn signature(graph: Signature) -> Signature {
         let mut inputs = graph.inputs;
         for input in &mut inputs {
             input.optional = true;

@@ -102,7 +102,7 @@ impl OnnxModel {
 
     /// Accepts image files in place of the tensor.
     pub(super) fn take_files(&mut self, images: GraphImages) {
-        self.signature = images.signature(std::mem::take(&mut self.signature));
+        self.signature = GraphImages::signature(std::mem::take(&mut self.signature));
         self.images = Some(images);
     }
 

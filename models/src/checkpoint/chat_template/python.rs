@@ -1,5 +1,7 @@
 //! Values in chat templates as Python prints them, and methods of Python's strings that minijinja lacks.
 
+use std::fmt::Write as _;
+
 use minijinja::value::{Rest, ValueKind, from_args};
 use minijinja::{Environment, Error, ErrorKind, Output, State, Value, escape_formatter};
 use minijinja_contrib::pycompat;
@@ -28,14 +30,12 @@ fn print(out: &mut Output<'_>, state: &State<'_, '_>, value: &Value) -> Result<(
 
 /// Returns `str(value)`.
 fn text(value: &Value) -> Result<String, Error> {
-    match value.as_str() {
-        Some(text) => Ok(text.to_owned()),
-        None => {
-            let mut out = String::new();
-            write(&mut out, value, 0)?;
-            Ok(out)
-        }
+    if let Some(text) = value.as_str() {
+        return Ok(text.to_owned());
     }
+    let mut out = String::new();
+    write(&mut out, value, 0)?;
+    Ok(out)
 }
 
 /// Writes `repr(value)`.
@@ -93,7 +93,10 @@ fn write_text(out: &mut String, text: &str) {
             '\r' => out.push_str("\\r"),
             '\t' => out.push_str("\\t"),
             letter if letter == quote => out.extend(['\\', letter]),
-            letter if letter.is_control() => out.push_str(&format!("\\x{:02x}", u32::from(letter))),
+            // A `String` takes all that is written.
+            letter if letter.is_control() => {
+                let _ = write!(out, "\\x{:02x}", u32::from(letter));
+            }
             letter => out.push(letter),
         }
     }
@@ -122,11 +125,11 @@ fn float(number: f64) -> String {
 }
 
 /// The filter `replace`, with the maximum number of replacements that Jinja's takes.
-fn replaced(text: Value, old: String, new: String, count: Option<usize>) -> Result<String, Error> {
-    let text = self::text(&text)?;
+fn replaced(text: &Value, old: &str, new: &str, count: Option<usize>) -> Result<String, Error> {
+    let text = self::text(text)?;
     Ok(match count {
-        Some(count) => text.replacen(&old, &new, count),
-        None => text.replace(&old, &new),
+        Some(count) => text.replacen(old, new, count),
+        None => text.replace(old, new),
     })
 }
 
