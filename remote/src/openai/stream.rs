@@ -105,7 +105,7 @@ pub(crate) async fn read(
             return stream.end();
         }
     }
-    if stream.takes_rest(&lines.bytes) {
+    if is_whole(&lines.bytes) {
         stream.take(&lines.bytes, parts)?;
     }
     stream.end()
@@ -145,12 +145,6 @@ impl Stream<'_> {
         }
         let taken = self.take_chunk(data, parts);
         taken.map_err(|error| of_this_answer(error, data))
-    }
-
-    /// Returns whether a line without its end is whole: one that is not was cut off with the connection.
-    fn takes_rest(&self, line: &[u8]) -> bool {
-        let data = data_of(line).unwrap_or_default();
-        data == b"[DONE]" || serde_json::from_slice::<serde::de::IgnoredAny>(data).is_ok()
     }
 
     fn take_chunk(&mut self, data: &[u8], parts: &mut (dyn FnMut(Outputs) + Send)) -> Result<(), CallError> {
@@ -232,6 +226,12 @@ impl Lines {
         }
         Some(line)
     }
+}
+
+/// Returns whether a line without its end is whole: one that is not was cut off with the connection.
+fn is_whole(line: &[u8]) -> bool {
+    let data = data_of(line).unwrap_or_default();
+    data == b"[DONE]" || serde_json::from_slice::<serde::de::IgnoredAny>(data).is_ok()
 }
 
 /// The data of an event's line; `None` for comments, other fields and empty lines.
