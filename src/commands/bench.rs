@@ -270,10 +270,10 @@ fn under_load(target: &Target, args: &Args, samples: Set, bus: BusConfig) -> any
     let record = Arc::new(Mutex::new(Record::new(slo)?));
     let mut meter = target
         .in_process()
-        .map(|app| {
+        .map(|app| -> anyhow::Result<Meter> {
             let worker = app.workers.first();
             let device = worker.map_or(app.device, |worker| app.device_of_worker(worker));
-            Meter::of(device, &(&app.power).into())
+            Ok(Meter::of(device, &(&app.power).into())?)
         })
         .transpose()?;
     let begun = meter.as_mut().map(Meter::begin);

@@ -35,7 +35,7 @@ const TICK: Duration = Duration::from_millis(100);
 
 /// Continues texts with a language model from a Hugging Face directory or a GGUF file.
 ///
-/// Architectures: all supported language models. Other settings of the checkpoint's generation_config.json, such as `num_beams` and
+/// Architectures: all supported language models. Other settings of the checkpoint's `generation_config.json`, such as `num_beams` and
 /// `repetition_penalty`, apply as when it is served. All texts run in one batch. With `--device-memory`, the model may exceed the memory
 /// of the device. A single text is printed as it is generated.
 #[derive(Debug, clap::Args)]
@@ -64,23 +64,23 @@ pub(crate) struct Args {
 /// Choice of tokens, and the end of an answer.
 #[derive(Debug, clap::Args)]
 struct Decoding {
-    /// Maximum number of tokens to generate, whatever generation_config.json states.
+    /// Maximum number of tokens to generate, whatever `generation_config.json` states.
     #[arg(long, value_name = "N", default_value_t = 64)]
     max_tokens: usize,
-    /// Temperature: 0 always takes the most probable token, higher values are more random [default: that of generation_config.json, else 1
+    /// Temperature: 0 always takes the most probable token, higher values are more random [default: that of `generation_config.json`, else 1
     /// with `--top-k` or `--top-p`, else 0].
     #[arg(long, value_name = "T", allow_negative_numbers = true)]
     temperature: Option<f32>,
-    /// Sample from this number of most probable tokens; 0 means all [default: that of generation_config.json, else 0].
+    /// Sample from this number of most probable tokens; 0 means all [default: that of `generation_config.json`, else 0].
     #[arg(long, value_name = "K")]
     top_k: Option<usize>,
-    /// Sample from the most probable tokens that together have this probability [default: that of generation_config.json, else 1].
+    /// Sample from the most probable tokens that together have this probability [default: that of `generation_config.json`, else 1].
     #[arg(long, value_name = "P")]
     top_p: Option<f32>,
     /// Seed of the sampling; each further text has the next one.
     #[arg(long, default_value_t = 0)]
     seed: u64,
-    /// Text that ends an answer and is not part of it; may be repeated [default: `stop_strings` of generation_config.json].
+    /// Text that ends an answer and is not part of it; may be repeated [default: `stop_strings` of `generation_config.json`].
     #[arg(long, value_name = "TEXT")]
     stop: Vec<String>,
 }

@@ -133,7 +133,7 @@ mod tests {
     use super::*;
 
     /// Time within which the test must end.
-    const TIMEOUT: Duration = Duration::from_secs(60);
+    const TIMEOUT: Duration = Duration::from_mins(1);
 
     /// An output that takes a line whenever a test receives one.
     struct Read(SyncSender<String>);
