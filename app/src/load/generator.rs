@@ -141,6 +141,8 @@ pub async fn closed_loop<T: Target>(
                 if recorded {
                     lock(&record).add(sent.elapsed(), outcome);
                 }
+                // Requests that fail at once would keep the thread, and nothing could end the load.
+                tokio::task::coop::consume_budget().await;
             }
         });
     }
@@ -257,6 +259,35 @@ mod tests {
         let figures = record.lock().unwrap().figures(length);
         assert!((396..=404).contains(&figures.answered), "{}", figures.answered);
         assert!((380.0..=410.0).contains(&figures.throughput_per_s));
+    }
+
+    /// Answers without waiting, and counts.
+    struct Immediate {
+        count: AtomicU64,
+        enough: tokio::sync::Notify,
+    }
+
+    impl Target for Immediate {
+        async fn ask(&self, _: u64) -> Outcome {
+            if self.count.fetch_add(1, Ordering::Relaxed) == 1_000 {
+                self.enough.notify_one();
+            }
+            Outcome::TimedOut
+        }
+    }
+
+    /// `bench` of an app that does not run sometimes hung: its clients failed at once, and never gave up the thread.
+    #[tokio::test(start_paused = true)]
+    async fn a_closed_loop_of_immediate_failures_can_be_ended() {
+        let target = Arc::new(Immediate {
+            count: AtomicU64::new(0),
+            enough: tokio::sync::Notify::new(),
+        });
+        let until = Until::Elapsed(Duration::from_hours(1));
+        tokio::select! {
+            _ = closed_loop(Arc::clone(&target), 2, until, Duration::ZERO, record()) => panic!("the clock stands still"),
+            () = target.enough.notified() => {}
+        }
     }
 
     #[tokio::test(start_paused = true)]
