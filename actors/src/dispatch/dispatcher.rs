@@ -238,7 +238,7 @@ impl Dispatcher {
             .done(ingress, done.id, done.attempt, &token.to_string())
         {
             Ok(subject) => subject,
-            // Only a forged request names an invalid ingress; nobody can be answered.
+            // Only a forged request names an invalid ingress; there is no one to answer.
             Err(error) => return tracing::warn!(%error, "a result has no valid ingress"),
         };
         let sent = self.0.publisher.encode_checked(&done).and_then(|payload| {

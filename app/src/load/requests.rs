@@ -285,11 +285,11 @@ impl Questions {
     }
 
     fn note_failure(&self, fault: &Fault) {
-        let finds_nobody = matches!(
+        let is_unserved = matches!(
             fault.code,
             Code::UnknownApp | Code::NotPermitted | Code::NotDurable
         );
-        if !finds_nobody {
+        if !is_unserved {
             self.reached.store(true, Ordering::Relaxed);
         } else if !self.reached.load(Ordering::Relaxed) {
             self.unserved.send_replace(Some(fault.clone()));

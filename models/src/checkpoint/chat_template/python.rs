@@ -33,6 +33,9 @@ fn text(value: &Value) -> Result<String, Error> {
     if let Some(text) = value.as_str() {
         return Ok(text.to_owned());
     }
+    if value.is_undefined() {
+        return Ok(String::new());
+    }
     let mut out = String::new();
     write(&mut out, value, 0)?;
     Ok(out)
@@ -166,6 +169,12 @@ fn padded(text: &str, name: &str, arguments: &[Value]) -> Result<String, Error> 
         return Ok(format!("{sign}{}{digits}", "0".repeat(missing)));
     }
     let fill = rest.first().map_or(" ", String::as_str);
+    if fill.chars().count() != 1 {
+        return Err(Error::new(
+            ErrorKind::InvalidOperation,
+            "the text that pads another one has exactly one character",
+        ));
+    }
     let before = match name {
         "ljust" => 0,
         "rjust" => missing,
@@ -177,4 +186,36 @@ fn padded(text: &str, name: &str, arguments: &[Value]) -> Result<String, Error> 
         fill.repeat(before),
         fill.repeat(missing - before)
     ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn rendered(template: &str) -> Result<String, Error> {
+        let mut environment = Environment::new();
+        imitate(&mut environment);
+        environment.render_str(template, ())
+    }
+
+    #[test]
+    fn an_undefined_value_is_an_empty_text() {
+        assert_eq!(
+            rendered("[{{ nothing | string }}{{ nothing | replace('a', 'b') }}{{ nothing }}]").unwrap(),
+            "[]"
+        );
+    }
+
+    /// A long text that pads could take any amount of memory.
+    #[test]
+    fn padding_is_bounded() {
+        assert_eq!(rendered("{{ 'a'.center(5, '-') }}").unwrap(), "--a--");
+        for template in [
+            "{{ 'a'.ljust(9, 'xy') }}",
+            "{{ 'a'.rjust(9, '') }}",
+            "{{ 'a'.ljust(99999999) }}",
+        ] {
+            assert!(rendered(template).is_err(), "{template}");
+        }
+    }
 }
