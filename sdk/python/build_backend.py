@@ -15,7 +15,10 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 NAME, VERSION = PROJECT["name"], PROJECT["version"]
-INFO = f"{NAME}-{VERSION}.dist-info"
+PACKAGE = "kaskade"
+# The name of files: PEP 427 and PEP 625 allow no hyphen in it.
+STEM = f"{NAME.replace('-', '_')}-{VERSION}"
+INFO = f"{STEM}.dist-info"
 TAG = "py3-none-any"
 
 
@@ -51,7 +54,7 @@ def _wheel(folder, files):
         digest = base64.urlsafe_b64encode(hashlib.sha256(content).digest()).rstrip(b"=").decode()
         record += f"{name},sha256={digest},{len(content)}\n"
     files[f"{INFO}/RECORD"] = f"{record}{INFO}/RECORD,,\n".encode()
-    wheel = f"{NAME}-{VERSION}-{TAG}.whl"
+    wheel = f"{STEM}-{TAG}.whl"
     with zipfile.ZipFile(Path(folder) / wheel, "w", zipfile.ZIP_DEFLATED) as archive:
         for name, content in files.items():
             # A fixed time makes the same wheel of the same files.
@@ -64,24 +67,23 @@ def _wheel(folder, files):
 def build_wheel(wheel_directory, config_settings=None, metadata_directory=None):
     """Builds the wheel and returns its name."""
     source = ROOT / "src"
-    paths = [path for path in sorted(source.glob(f"{NAME}/**/*")) if path.suffix == ".py" or path.name == "py.typed"]
+    paths = [path for path in sorted(source.glob(f"{PACKAGE}/**/*")) if path.suffix == ".py" or path.name == "py.typed"]
     return _wheel(wheel_directory, {path.relative_to(source).as_posix(): path.read_bytes() for path in paths})
 
 
 def build_editable(wheel_directory, config_settings=None, metadata_directory=None):
     """Builds a wheel that refers to the sources."""
-    return _wheel(wheel_directory, {f"_{NAME}.pth": f"{ROOT / 'src'}\n".encode()})
+    return _wheel(wheel_directory, {f"_{PACKAGE}.pth": f"{ROOT / 'src'}\n".encode()})
 
 
 def build_sdist(sdist_directory, config_settings=None):
     """Builds the source archive and returns its name."""
-    name = f"{NAME}-{VERSION}"
-    with tarfile.open(Path(sdist_directory) / f"{name}.tar.gz", "w:gz") as archive:
+    with tarfile.open(Path(sdist_directory) / f"{STEM}.tar.gz", "w:gz") as archive:
         for path in ("pyproject.toml", "build_backend.py", "README.md", "src"):
-            archive.add(ROOT / path, f"{name}/{path}", filter=lambda entry: None if "__pycache__" in entry.name else entry)
+            archive.add(ROOT / path, f"{STEM}/{path}", filter=lambda entry: None if "__pycache__" in entry.name else entry)
         for path in _licences():
-            archive.add(path, f"{name}/{path.name}")
-        information = tarfile.TarInfo(f"{name}/PKG-INFO")
+            archive.add(path, f"{STEM}/{path.name}")
+        information = tarfile.TarInfo(f"{STEM}/PKG-INFO")
         information.size = len(_metadata().encode())
         archive.addfile(information, io.BytesIO(_metadata().encode()))
-    return f"{name}.tar.gz"
+    return f"{STEM}.tar.gz"
