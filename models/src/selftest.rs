@@ -369,10 +369,9 @@ mod tests {
         assert!(json["energy"]["done"]["joules_total"].is_null(), "{json:#}");
         assert_eq!(json["energy"]["done"]["source"], "unknown");
         let points = &report.throughput.done().unwrap().points;
-        assert!(
-            points
-                .iter()
-                .all(|point| point.measured.done().is_some_and(|m| m.joules_per_item.is_none()))
-        );
+        // A slow machine skips some.
+        let measured: Vec<_> = points.iter().filter_map(|point| point.measured.done()).collect();
+        assert!(!measured.is_empty());
+        assert!(measured.iter().all(|point| point.joules_per_item.is_none()));
     }
 }

@@ -324,18 +324,19 @@ fn scales<const N: usize, const WORDS: usize>(line: &[u32; LINE], index: usize) 
 #[cfg(target_arch = "x86_64")]
 mod x86;
 
-/// Portable implementation, vectorised by the compiler.
+/// Portable implementation, vectorised by the compiler. The numbers of even rows and those of odd rows are apart, so that each is
+/// one vector of i16, which Neon multiplies and adds to i32 in one instruction.
 #[derive(Clone, Copy)]
 struct Portable;
 
 impl Instructions for Portable {
     const COLUMNS: usize = 8;
-    type Pairs = [[i16; 2]; 8];
+    type Pairs = [[i16; 8]; 2];
     type Sums = [i32; 8];
     type Floats = [f32; 8];
 
     fn pairs(self, pair: u32) -> Self::Pairs {
-        [pulp::cast(pair); 8]
+        pulp::cast::<u32, [i16; 2]>(pair).map(|number| [number; 8])
     }
 
     fn sums(self, value: i32) -> Self::Sums {
@@ -351,19 +352,21 @@ impl Instructions for Portable {
     }
 
     fn q8_0(self, line: &[u32; LINE], index: usize) -> Self::Pairs {
-        let bytes: [[i8; 2]; 8] = pulp::cast(words::<4>(line, index));
-        bytes.map(|pair| pair.map(i16::from))
+        let bytes: [i16; 8] = pulp::cast(words::<4>(line, index));
+        [bytes.map(|pair| pair << 8 >> 8), bytes.map(|pair| pair >> 8)]
     }
 
     fn q4_0(self, line: &[u32; LINE], index: usize) -> [Self::Pairs; 2] {
-        let bytes: [[u8; 2]; 8] = pulp::cast(words::<4>(line, index));
-        let low = bytes.map(|pair| pair.map(|byte| i16::from(byte & 15)));
-        [low, bytes.map(|pair| pair.map(|byte| i16::from(byte >> 4)))]
+        let bytes: [u16; 8] = pulp::cast(words::<4>(line, index));
+        let numbers = |shift: u32| bytes.map(|pair| (pair >> shift & 15) as i16);
+        [[numbers(0), numbers(8)], [numbers(4), numbers(12)]]
     }
 
     fn add_products(self, mut sums: Self::Sums, a: Self::Pairs, b: Self::Pairs) -> Self::Sums {
-        for (sum, ([a, b], [c, d])) in sums.iter_mut().zip(a.into_iter().zip(b)) {
-            *sum += i32::from(a) * i32::from(c) + i32::from(b) * i32::from(d);
+        for (a, b) in a.iter().zip(&b) {
+            for (sum, (a, b)) in sums.iter_mut().zip(a.iter().zip(b)) {
+                *sum += i32::from(*a) * i32::from(*b);
+            }
         }
         sums
     }
