@@ -122,7 +122,7 @@ pub struct Tested {
     /// Samples in the certification part.
     pub certification: usize,
     /// Validation samples with which the next cheaper cascade would pass in about four of five draws, if the selection part shows its
-    /// true loss; `None` if it loses too much, if there are as many already, or if all passed.
+    /// true loss; `None` if it loses more than allowed or nearly so, if there are as many already, or if all passed.
     pub next_needs: Option<usize>,
 }
 
@@ -163,7 +163,7 @@ pub enum CertifyError {
         "the largest variant alone answers {right} of {samples} certification samples rightly, which does not prove an accuracy of \
          {:.2} %; {}",
         accuracy * 100.0,
-        remedy(better.as_ref())
+        remedy(better.as_ref(), *needed)
     )]
     OutOfReach {
         /// Right answers of the largest variant.
@@ -174,6 +174,9 @@ pub enum CertifyError {
         accuracy: f64,
         /// A variant that is more accurate than the largest; `None` if the largest is the most accurate.
         better: Option<MoreAccurateVariant>,
+        /// Validation samples that would prove it of the largest variant in about four of five draws, if the selection part shows its
+        /// true accuracy; `None` if that is below the accuracy asked for or nearly so, or if there are as many already.
+        needed: Option<usize>,
     },
 }
 
@@ -207,9 +210,14 @@ impl MoreAccurateVariant {
 }
 
 /// Returns the remedy if not even the largest variant is accurate enough.
-fn remedy(better: Option<&MoreAccurateVariant>) -> String {
+fn remedy(better: Option<&MoreAccurateVariant>, needed: Option<usize>) -> String {
     match better {
-        None => "ask for less, add a larger variant, or record more samples".to_owned(),
+        None => match needed {
+            Some(needed) => format!(
+                "ask for less, add a larger variant, or record more samples: about {needed} validation samples would do"
+            ),
+            None => "ask for less, or add a larger variant".to_owned(),
+        },
         Some(MoreAccurateVariant {
             name,
             right,
@@ -293,7 +301,7 @@ fn certified_sequence(
     if (certification.samples() as u64) < needed {
         // More samples of such a variant would not prove it either.
         if judge.is_below_target() {
-            return Err(judge.out_of_reach(MoreAccurateVariant::of(&selection)));
+            return Err(judge.out_of_reach(&selection));
         }
         return Err(CertifyError::TooFewSamples {
             samples: family.samples(),
@@ -331,9 +339,7 @@ fn certified_sequence(
     if let Some((cheapest, _)) = cheapest {
         passed.truncate(cheapest + 1);
     }
-    let last = passed
-        .pop()
-        .ok_or_else(|| judge.out_of_reach(MoreAccurateVariant::of(&selection)))?;
+    let last = passed.pop().ok_or_else(|| judge.out_of_reach(&selection))?;
     Ok(Sequence {
         safer: passed,
         last,
@@ -446,6 +452,7 @@ impl<'a> Judge<'a> {
             confidence: self.options.confidence,
             samples: paired.samples as u64,
             right,
+            judge: None,
             lost: compared.map(|paired| paired.lost as u64),
             gained: compared.map(|paired| paired.gained as u64),
             p_value,
@@ -462,7 +469,16 @@ impl<'a> Judge<'a> {
         }
     }
 
-    fn out_of_reach(&self, better: Option<MoreAccurateVariant>) -> CertifyError {
+    fn out_of_reach(&self, selection: &Family) -> CertifyError {
+        let samples = selection.samples() + self.baseline.len();
+        let right = selection.accuracy(selection.columns().len().saturating_sub(1));
+        let needed = match self.options.target {
+            AccuracyTarget::MinAccuracy { accuracy } if !self.is_below_target() => {
+                let variance = right * (1.0 - right);
+                samples_for(right - accuracy, variance, selection.samples(), self.options)
+            }
+            _ => None,
+        };
         CertifyError::OutOfReach {
             right: count(self.baseline) as usize,
             samples: self.baseline.len(),
@@ -470,7 +486,8 @@ impl<'a> Judge<'a> {
                 AccuracyTarget::MinAccuracy { accuracy } => accuracy,
                 AccuracyTarget::MaxLoss { .. } => f64::NAN,
             },
-            better,
+            better: MoreAccurateVariant::of(selection),
+            needed: needed.filter(|needed| *needed > samples),
         }
     }
 }
@@ -501,7 +518,13 @@ fn needs(candidate: &Candidate, selection: &Family, options: &CertifyOptions) ->
             (right - accuracy, right * (1.0 - right))
         }
     };
-    if margin <= 0.0 {
+    samples_for(margin, variance, paired.samples, options)
+}
+
+/// Returns the validation samples with which a margin above the target would be proven in about four of five draws; `None` if it is within
+/// a standard error of zero, where it says nothing about the number. `variance` is that of one sample; both are of `samples` samples.
+fn samples_for(margin: f64, variance: f64, samples: usize, options: &CertifyOptions) -> Option<usize> {
+    if margin <= (variance / samples as f64).sqrt() {
         return None;
     }
     let distance = normal_quantile(options.confidence) + POWER_80;

@@ -70,6 +70,12 @@ impl Binomial {
         }
         high
     }
+
+    /// Returns the smallest `p` under which `k` or more of `n` happen with at least probability `risk`: a lower confidence bound of
+    /// level `1 - risk`.
+    pub(super) fn lower_bound(&self, n: u64, k: u64, risk: f64) -> f64 {
+        1.0 - self.upper_bound(n, n.saturating_sub(k), risk)
+    }
 }
 
 #[cfg(test)]

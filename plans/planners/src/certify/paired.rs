@@ -14,9 +14,12 @@ use crate::thresholds::Paired;
 /// Risk of the confidence interval of `p_g`, as a share of the test's level.
 const NUISANCE_SHARE: f64 = 0.02;
 
-/// Cells into which the interval of `p_g` is cut. Within a cell the probability is bounded, not sampled, so more cells make the test
-/// more powerful and fewer leave it valid.
-const CELLS: u32 = 96;
+/// Share of that risk for the lower end of the interval. Probabilities near it are rarely the largest, so little is spent on it.
+const LOWER_SHARE: f64 = 0.1;
+
+/// Width of the cells into which the interval of `p_g` is cut, in standard errors of the loss. Within a cell the probability is bounded,
+/// not sampled, so narrower cells make the test more powerful and wider ones leave it valid.
+const CELL: f64 = 0.04;
 
 /// Returns the p-value of "the loss is at least `max_loss`": a small one is evidence that it is less.
 ///
@@ -30,17 +33,24 @@ pub(super) fn p_value(paired: &Paired, max_loss: f64, level: f64) -> f64 {
     let binomial = Binomial::up_to(observed.n);
     let region = Region::of(&observed, max_loss);
     let risk = level * NUISANCE_SHARE;
+    let n = observed.n;
     let highest = binomial
-        .upper_bound(observed.n, observed.gained, risk)
+        .upper_bound(n, observed.gained, risk * (1.0 - LOWER_SHARE))
         .min((1.0 - max_loss) / 2.0);
+    let lowest = binomial
+        .lower_bound(n, observed.gained, risk * LOWER_SHARE)
+        .min(highest);
+    // `sqrt(2 p_g + max_loss)` grows by equal steps per standard error of the loss.
+    let [first, last] = [lowest, highest].map(|share| (2.0 * share + max_loss).sqrt());
+    let cells = ((last - first) * (n as f64).sqrt() / CELL).ceil().max(1.0);
+    let edge = |cell: u32| {
+        let root = first + (last - first) * f64::from(cell) / cells;
+        ((root * root - max_loss) / 2.0).clamp(lowest, highest)
+    };
     // The probability of the region grows with `p_g` and falls with `p_l`, so its value at the cell's largest `p_g` and smallest `p_l`
     // is an upper bound in the whole cell.
-    let worst = (0..CELLS)
-        .map(|cell| {
-            let from = highest * f64::from(cell) / f64::from(CELLS);
-            let to = highest * f64::from(cell + 1) / f64::from(CELLS);
-            region.probability(&binomial, from + max_loss, to)
-        })
+    let worst = (0..cells as u32)
+        .map(|cell| region.probability(&binomial, edge(cell) + max_loss, edge(cell + 1)))
         .fold(0.0, f64::max);
     (worst + risk).min(1.0)
 }

@@ -61,6 +61,20 @@ fn too_few_samples_are_refused_with_the_number_that_would_do() {
     assert!(certify(&family(needed, 1), &max_loss(0.01), true).is_ok());
 }
 
+/// A cascade whose estimated loss is just below the allowed one needed millions of samples.
+#[test]
+fn the_samples_that_the_next_cascade_needs_are_a_number_that_the_estimate_supports() {
+    let mut stated = 0;
+    for seed in 0..60 {
+        let certified = certify(&family(800, seed), &max_loss(0.03), true);
+        if let Some(needed) = certified.ok().and_then(|certified| certified.tested.next_needs) {
+            assert!((801..=16_000).contains(&needed), "{seed}: {needed}");
+            stated += 1;
+        }
+    }
+    assert!(stated > 5, "{stated}");
+}
+
 #[test]
 fn an_accuracy_target_is_certified_or_out_of_reach() {
     let family = family(3_000, 5);
@@ -74,9 +88,44 @@ fn an_accuracy_target_is_certified_or_out_of_reach() {
     assert_eq!(reached.certificate.lost, None);
     let refused = ask(largest + 0.01).unwrap_err();
     assert!(
-        matches!(refused, CertifyError::OutOfReach { samples: 1_800, .. }),
+        matches!(
+            refused,
+            CertifyError::OutOfReach {
+                samples: 1_800,
+                needed: None,
+                ..
+            }
+        ),
         "{refused}"
     );
+    // More samples do not help a variant that is less accurate than asked for.
+    assert!(!refused.to_string().contains("more samples"), "{refused}");
+}
+
+#[test]
+fn an_accuracy_that_is_not_proven_yet_says_how_many_samples_would_do() {
+    let mut named = 0;
+    for seed in 0..20 {
+        let family = family(300, seed);
+        let accuracy = family.accuracy(3) - 0.02;
+        let options = CertifyOptions::new(AccuracyTarget::MinAccuracy { accuracy });
+        let Err(refused) = certify(&family, &options, true) else {
+            continue;
+        };
+        if let CertifyError::OutOfReach {
+            needed: Some(needed), ..
+        } = refused
+        {
+            assert!((301..=6_000).contains(&needed), "{seed}: {needed}");
+            assert!(
+                refused
+                    .to_string()
+                    .contains(&format!("about {needed} validation samples"))
+            );
+            named += 1;
+        }
+    }
+    assert!(named > 3, "{named}");
 }
 
 /// A larger model that is worse ended the search, with the advice to add a larger one.

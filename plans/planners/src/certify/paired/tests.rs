@@ -61,6 +61,25 @@ fn gains_make_up_for_losses() {
     assert!((0.008..0.03).contains(&with_gains), "{with_gains}");
 }
 
+/// Cells of equal width were wide beside the standard error at few gains, which multiplied the p-value by up to four.
+#[test]
+fn many_samples_have_nearly_the_probability_of_their_region() {
+    // The probability at the true share of gains, from 400,000 draws.
+    for (samples, lost, gained, max_loss, drawn) in [
+        (30_000, 1_172, 978, 0.01, 0.0115),
+        (30_000, 1_168, 1_006, 0.01, 0.0016),
+        (30_000, 1_434, 1_313, 0.01, 0.0003),
+        (523, 250, 273, 0.05, 0.0157),
+        (3_000, 102, 102, 0.01, 0.0187),
+    ] {
+        let value = p_value(&paired(samples, lost, gained), max_loss, 0.05);
+        assert!(
+            (drawn * 0.95..1.2 * drawn + 0.001).contains(&value),
+            "{samples} {lost} {gained}: {value}"
+        );
+    }
+}
+
 #[test]
 fn no_samples_prove_nothing() {
     assert!(p_value(&paired(0, 0, 0), 0.01, 0.05) >= 1.0);
