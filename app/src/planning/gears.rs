@@ -1,7 +1,7 @@
 //! Plans gears for an app: the planner's options and the text output.
 
 use kaskade_planners::gears::{Cascade, DeviceSpec, GearOptions, GearPlan, Unaudited};
-use kaskade_policy::plan::{Gear, Guarantee, MAX_CERTIFIED, Plan, Slo};
+use kaskade_policy::plan::{Certificate, Gear, Guarantee, MAX_CERTIFIED, Plan, Slo};
 use kaskade_policy::profile::Profile;
 
 use crate::charts::panels::{Panel, Panels, Series, Shape};
@@ -82,7 +82,7 @@ pub fn as_text(profile: &Profile, planned: &GearPlan) -> String {
             "\ncertified with {} confidence: every gear is {}, by {} samples that it was not chosen on (p = {:.4} for the gear closest to \
              missing it)",
             units::percent(certificate.confidence),
-            guarantee(&certificate.guarantee),
+            guarantee(certificate),
             certificate.samples,
             certificate.p_value,
         )
@@ -92,7 +92,7 @@ pub fn as_text(profile: &Profile, planned: &GearPlan) -> String {
     });
     let note = profile_warnings::remarks_on_plan(profile, plan.certificate.is_some());
     format!(
-        "{}: {}, {promise}\n{gears}\nexpected, weighed by what each gear serves: {} right, p95 {}\n{} on {}; \
+        "{}: {}, {promise}\n{gears}\nexpected, weighed by what each gear serves: {} right, mean of the gears' p95 {}\n{} on {}; \
          {}{certified}{unaudited}{note}",
         plan.app,
         plan.made_by,
@@ -121,17 +121,27 @@ fn not_audited(profile: &Profile, reason: Unaudited) -> String {
 }
 
 /// Describes what a certificate proves.
-pub(super) fn guarantee(guarantee: &Guarantee) -> String {
-    match guarantee {
+pub(super) fn guarantee(certificate: &Certificate) -> String {
+    let judged = judged(certificate.judge.as_deref());
+    match &certificate.guarantee {
         Guarantee::MaxLoss { loss, against } => {
             format!(
-                "at most {} less accurate than {against} alone",
-                units::percent(*loss)
+                "at most {:.2} points less accurate than {against} alone{judged}",
+                100.0 * loss
             )
         }
-        Guarantee::MinAccuracy { accuracy } => format!("at least {} right", units::percent(*accuracy)),
+        Guarantee::MinAccuracy { accuracy } => {
+            format!("at least {} right{judged}", units::percent(*accuracy))
+        }
         _ => "as the plan's certificate says".to_owned(),
     }
+}
+
+/// Returns what decides which answers are right, in parentheses after a space; empty for labels.
+pub(super) fn judged(judge: Option<&str>) -> String {
+    judge.map_or_else(String::new, |judge| {
+        format!(" (judged by `{judge}`, not by labels)")
+    })
 }
 
 /// Returns how many devices host a replica.

@@ -28,6 +28,7 @@ pub fn certified(mut plan: Plan) -> Plan {
         confidence: 0.95,
         samples: SAMPLES,
         right: 990,
+        judge: None,
         lost: Some(0),
         gained: Some(0),
         p_value: 0.0,

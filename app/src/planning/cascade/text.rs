@@ -51,10 +51,11 @@ pub fn as_text(profile: &Profile, planned: &CascadePlan) -> String {
     );
     let mut parts = vec![
         format!(
-            "{}: {}, from {} on {}, energy {}",
+            "{}: {}, from {}{} on {}, energy {}",
             planned.plan.app,
             planned.plan.made_by,
             units::counted(profile.samples, "validation sample", "validation samples"),
+            gears::judged(profile.judge.as_deref()),
             profile.device,
             profile.energy_source
         ),
@@ -122,7 +123,7 @@ fn promise(planned: &CascadePlan) -> String {
     let (Some(certificate), Some(tested)) = (&planned.plan.certificate, planned.certification) else {
         return uncertified(planned);
     };
-    let proven = gears::guarantee(&certificate.guarantee);
+    let proven = gears::guarantee(certificate);
     let counted = match (certificate.lost, certificate.gained) {
         (Some(lost), Some(gained)) => {
             format!(
@@ -157,15 +158,32 @@ fn promise(planned: &CascadePlan) -> String {
     )
 }
 
+/// Loss against the largest variant, estimated on samples that the plan was not chosen on, from which a plan is warned about.
+const NOTABLE_LOSS: f64 = 0.005;
+
 fn uncertified(planned: &CascadePlan) -> String {
-    let Some(held_out) = planned.estimates.held_out else {
+    // The estimate is of cascades of all variants.
+    let is_cascade = planned
+        .plan
+        .gears
+        .first()
+        .is_some_and(|gear| gear.wiring.stages.len() > 1);
+    let Some(held_out) = planned.estimates.held_out.filter(|_| is_cascade) else {
         return "Not certified. `--max-loss 1%` proves a bound on the loss of accuracy.".to_owned();
     };
     let points = |share: f64| format!("{:+.2}", 100.0 * share);
     let [least, most] = held_out.interval;
+    let warning = if held_out.difference < -NOTABLE_LOSS
+        && planned.estimates.accuracy > planned.estimates.largest_accuracy - NOTABLE_LOSS
+    {
+        "\nwarning: on the validation samples this plan is about as accurate as the largest variant, but it was chosen on them, and the \
+         estimate is lower. Profile more samples or fewer variants, or use `--max-loss`"
+    } else {
+        ""
+    };
     format!(
         "Not certified. Cross-validated estimate (all variants, no skip connections): accuracy {}, {} points vs. the largest variant (95 % CI \
-         {} to {}). `--max-loss 1%` proves a bound.",
+         {} to {}). `--max-loss 1%` proves a bound.{warning}",
         units::percent(held_out.accuracy),
         points(held_out.difference),
         points(least),

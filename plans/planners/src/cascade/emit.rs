@@ -4,8 +4,8 @@ use std::collections::BTreeSet;
 
 use kaskade_policy::confidence::deferral::DeferralScore;
 use kaskade_policy::plan::{
-    Band, CertifiedList, Dropping, Edge, Exit, Gear, LoadRange, PLAN_VERSION, Plan, PlannedVariant, Replica,
-    Sharing, Stage, Target, Wiring,
+    Band, Certificate, CertifiedList, Dropping, Edge, Exit, Gear, LoadRange, PLAN_VERSION, Plan,
+    PlannedVariant, Replica, Sharing, Stage, Target, Wiring,
 };
 use kaskade_policy::profile::Profile;
 
@@ -49,7 +49,7 @@ pub(super) fn plan(profile: &Profile, chosen: &ChosenCascade, options: &CascadeO
         certificate: chosen
             .certified
             .as_ref()
-            .map(|(certificate, _)| certificate.clone()),
+            .map(|(certificate, _)| judged(certificate, profile)),
         gears: vec![Gear {
             name: options.objective.name().to_owned(),
             load: LoadRange::ALL,
@@ -79,6 +79,14 @@ fn wiring(
         entry: Edge::to(names.first().copied().unwrap_or_default()),
         ensemble: Vec::new(),
         stages: names.iter().zip(exits).enumerate().map(stage).collect(),
+    }
+}
+
+/// Returns a certificate with the judge of the profile.
+fn judged(certificate: &Certificate, profile: &Profile) -> Certificate {
+    Certificate {
+        judge: profile.judge.clone(),
+        ..certificate.clone()
     }
 }
 
@@ -117,11 +125,11 @@ fn safer_cascades(
                     &passed.cascade.scores,
                     options,
                 ),
-                certificate: passed.certificate.clone(),
+                certificate: judged(&passed.certificate, profile),
             },
             None => Wired {
                 wiring: wired.clone(),
-                certificate: certificate.clone(),
+                certificate: judged(certificate, profile),
             },
         });
     let wired: Vec<Wired> = wired.collect();

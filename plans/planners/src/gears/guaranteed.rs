@@ -33,7 +33,11 @@ pub(super) fn guaranteed(
         .into_iter()
         .map(|passed| {
             let cascade = cascade(&passed, places).ok_or(FamilyError::Empty)?;
-            Ok((cascade, passed.certificate))
+            let certificate = Certificate {
+                judge: profile.judge.clone(),
+                ..passed.certificate
+            };
+            Ok((cascade, certificate))
         })
         .collect()
 }

@@ -246,6 +246,8 @@ impl<'a, E: Evaluate, P: FnMut(&Step)> Planner<'a, E, P> {
     fn first(&mut self, workload: &mut Workload, placement: &[Group]) -> Result<Feasible, GearError> {
         let mut last = None;
         let mut first_range = None;
+        // By range, the violation of the cascade with the least work; it need not be the last one to be ruled out.
+        let mut cheapest: BTreeMap<usize, (f64, Violation)> = BTreeMap::new();
         loop {
             let assignment = self.assign(workload, placement, last.as_ref())?;
             let cascades = cascades(workload, &assignment);
@@ -254,8 +256,16 @@ impl<'a, E: Evaluate, P: FnMut(&Step)> Planner<'a, E, P> {
                 Err(named) => named,
             };
             first_range = Some(violation.range);
+            let work = self.work(&cascades, violation.range);
+            if cheapest
+                .get(&violation.range)
+                .is_none_or(|(least, _)| work < *least)
+            {
+                cheapest.insert(violation.range, (work, violation.clone()));
+            }
             if workload.rule_out(&assignment, &violation, model).is_none() {
-                return Err(self.unattainable(&cascades, violation));
+                let (work, violation) = cheapest.remove(&violation.range).unwrap_or((work, violation));
+                return Err(self.unattainable(work, violation));
             }
             self.violations.push(violation.clone());
             last = Some(violation);
@@ -442,12 +452,16 @@ impl<'a, E: Evaluate, P: FnMut(&Step)> Planner<'a, E, P> {
         (accuracy.sum(), p95.sum())
     }
 
-    fn unattainable(&self, cascades: &[Cascade], violation: Violation) -> GearError {
-        let devices = self.fleet.devices();
-        let work: f64 = cascades.get(violation.range).map_or(0.0, |cascade| {
-            let demands = cascade.demands(self.models(), self.upper_end(violation.range));
+    /// Work of a range's cascade at the highest load of the range: devices of speed one that it keeps busy.
+    fn work(&self, cascades: &[Cascade], range: usize) -> f64 {
+        cascades.get(range).map_or(0.0, |cascade| {
+            let demands = cascade.demands(self.models(), self.upper_end(range));
             demands.iter().map(|demand| demand.work).sum()
-        });
+        })
+    }
+
+    fn unattainable(&self, work: f64, violation: Violation) -> GearError {
+        let devices = self.fleet.devices();
         let remedy = match violation.kind {
             ViolationKind::Latency { p95_us, .. } => Remedy::Objective { p95_us },
             ViolationKind::Memory { .. } => Remedy::Memory,
@@ -461,6 +475,7 @@ impl<'a, E: Evaluate, P: FnMut(&Step)> Planner<'a, E, P> {
             violation,
             devices,
             remedy,
+            certified: self.evaluations.options.guarantee.is_some(),
         }
     }
 

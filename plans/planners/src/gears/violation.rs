@@ -77,9 +77,9 @@ impl std::fmt::Display for Violation {
                 device_bytes,
             } => write!(
                 f,
-                "the models need {:.1} GB together, and the largest device has {:.1} GB",
-                needed_bytes as f64 / 1e9,
-                device_bytes as f64 / 1e9
+                "the models need {} together, and the largest device has {}",
+                bytes(needed_bytes),
+                bytes(device_bytes)
             ),
             ViolationKind::Throughput { utilisation } => write!(
                 f,
@@ -113,7 +113,9 @@ pub enum GearError {
     Profile(#[from] FamilyError),
     /// The objective is out of reach even with the cheapest cascade in the range that failed last.
     #[error(
-        "the objective cannot be met on {devices} device(s), even by the cheapest cascade: {violation}; {remedy}"
+        "the objective cannot be met on {devices} device(s), even by the cheapest {}: {violation}; {remedy}{}",
+        if *certified { "cascade that is certified" } else { "cascade" },
+        if *certified { ", allow a larger loss or a lower accuracy, or record more samples" } else { "" }
     )]
     Unattainable {
         /// The violation of the cheapest cascade.
@@ -122,6 +124,8 @@ pub enum GearError {
         devices: usize,
         /// The remedy.
         remedy: Remedy,
+        /// Whether only certified cascades were tried.
+        certified: bool,
     },
     /// The accuracy is out of reach at the cascades that the devices can carry.
     #[error("an accuracy of {at_least:.4} cannot be met {}", inaccurate(*reached, *devices, violation.as_ref()))]
@@ -175,12 +179,21 @@ pub enum GearError {
     Plan(#[from] Invalid),
 }
 
-/// A time in a unit that shows it.
+/// A time in a unit that shows it. Rounded up, so that it can be stated as an objective.
 fn time(us: u64) -> String {
-    if us < 1_000 {
+    if us < 10_000 {
         format!("{us} µs")
     } else {
-        format!("{:.1} ms", us as f64 / 1e3)
+        format!("{:.1} ms", us.div_ceil(100) as f64 / 10.0)
+    }
+}
+
+/// A size in a unit that shows it.
+fn bytes(bytes: u64) -> String {
+    if bytes < 1_000_000_000 {
+        format!("{:.1} MB", bytes as f64 / 1e6)
+    } else {
+        format!("{:.1} GB", bytes as f64 / 1e9)
     }
 }
 

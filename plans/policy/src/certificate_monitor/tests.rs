@@ -49,6 +49,7 @@ fn cascade(index: usize, differs: u64) -> CertifiedCascade {
             confidence: 0.95,
             samples: SAMPLES,
             right: 950,
+            judge: None,
             lost: Some(differs / 2),
             gained: Some(differs / 4),
             p_value: 0.01,

@@ -38,6 +38,9 @@ pub struct Certificate {
     pub samples: u64,
     /// Certification samples that the cascade answered rightly.
     pub right: u64,
+    /// What decided which answers are right: the variant whose answers count as right, or the command of a program; absent for labels.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub judge: Option<String>,
     /// Certification samples that only the compared variant answered rightly; absent without one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lost: Option<u64>,

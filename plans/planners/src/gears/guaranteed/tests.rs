@@ -3,6 +3,7 @@ use crate::certify::AccuracyTarget;
 use crate::device::DeviceSpec;
 use crate::gears::options::GearOptions;
 use crate::gears::planner::plan_gears_with;
+use crate::gears::violation::{GearError, Remedy};
 use crate::reference::Fluid;
 use crate::thresholds::{evaluate, threshold_exits};
 use kaskade_policy::plan::{Exit, Guarantee, Plan, Slo, Target};
@@ -198,5 +199,43 @@ fn too_few_samples_are_refused() {
     assert!(
         error.contains("100 validation samples cannot prove this"),
         "{error}"
+    );
+}
+
+/// A largest variant that is less accurate than the cascades was tried last, so the error told its work.
+#[test]
+fn an_error_names_the_work_of_the_cheapest_certified_cascade() {
+    let mut profile = profile(2_000);
+    let largest = profile.variants.last_mut().unwrap();
+    for correct in largest.validation.correct.iter_mut().step_by(10) {
+        *correct = false;
+    }
+    let plan = |qps_max: f64| {
+        let options = GearOptions {
+            qps_max,
+            ..options(&profile, Some(loss(0.02)))
+        };
+        plan_gears_with(&profile, &options, Fluid::new(&profile), |_| {})
+    };
+    let devices = profile.variants.len();
+    let mut rate = 0.1 * bert().peak_qps;
+    let error = loop {
+        match plan(rate) {
+            Ok(_) => rate *= 1.2,
+            Err(error) => break error,
+        }
+    };
+    let GearError::Unattainable {
+        remedy: Remedy::Devices { at_least },
+        ..
+    } = &error
+    else {
+        panic!("{error}");
+    };
+    assert!(*at_least <= 2 * devices, "{error}");
+    let text = error.to_string();
+    assert!(
+        text.contains("cascade that is certified") && text.contains("a larger loss"),
+        "{text}"
     );
 }

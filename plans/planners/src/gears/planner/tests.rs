@@ -160,6 +160,7 @@ fn too_much_load_names_range_model_and_devices() {
         violation,
         devices,
         remedy: Remedy::Devices { at_least },
+        certified: false,
     } = &error
     else {
         panic!("{error}");

@@ -117,6 +117,7 @@ fn certified(profile: &Profile, objective: Objective) -> Plan {
         confidence: 0.95,
         samples: 10,
         right: 9,
+        judge: None,
         lost: None,
         gained: None,
         p_value: 0.01,
