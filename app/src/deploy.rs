@@ -128,13 +128,15 @@ pub enum DeployError {
         missing: BTreeMap<String, Vec<String>>,
     },
     /// Some ingresses have not admitted the plan in time.
-    #[error("epoch {epoch} is stored, but not every ingress admits requests under it in time: {}; `kaskade top` and the logs of the workers \
-             tell what is missing", behind_text(.behind))]
+    #[error("epoch {epoch} is stored, but not every ingress admits requests under it in time: {}{}; `kaskade top` and the logs of the workers \
+             tell what is missing", behind_text(.behind), unserved_text(.missing))]
     NotAdmitted {
         /// The epoch of the plan.
         epoch: u64,
         /// The ingresses that are missing.
         behind: Vec<LaggingIngress>,
+        /// Workers, and the replicas on them of variants that nothing serves.
+        missing: BTreeMap<String, Vec<String>>,
     },
 }
 
@@ -158,6 +160,14 @@ fn behind_text(behind: &[LaggingIngress]) -> String {
         .iter()
         .map(|one| format!("`{}` is at epoch {}", one.ingress, one.admits));
     each.collect::<Vec<_>>().join(", ")
+}
+
+/// Returns what nothing serves as a clause; empty if that is nothing.
+fn unserved_text(missing: &BTreeMap<String, Vec<String>>) -> String {
+    if missing.is_empty() {
+        return String::new();
+    }
+    format!("; no running process has loaded {}", replicas_text(missing))
 }
 
 /// A plan that was written.
@@ -188,9 +198,11 @@ pub struct Progress {
     pub ingresses: usize,
     /// Those that do not admit requests under the plan yet.
     pub behind: Vec<LaggingIngress>,
+    /// Whether all admit requests under the plan, and every ingress has had the time to report.
+    pub is_admitted: bool,
     /// Whether no ingress has reported for some seconds: none is running.
     pub silent: bool,
-    /// Once ingresses admit the plan: workers, and the replicas on them of variants that nothing serves.
+    /// Workers, and the replicas on them of variants that nothing serves yet. Ingresses wait for workers that run.
     pub missing: BTreeMap<String, Vec<String>>,
 }
 
@@ -387,12 +399,9 @@ impl Deployment {
             let state = Progress {
                 ingresses,
                 behind: self.rollout.behind(epoch, now),
+                is_admitted,
                 silent: heard.elapsed() >= SILENT_AFTER,
-                missing: if is_admitted {
-                    missing.clone()
-                } else {
-                    BTreeMap::new()
-                },
+                missing: missing.clone(),
             };
             if Instant::now() >= until {
                 return Err(match state.behind {
@@ -401,7 +410,11 @@ impl Deployment {
                         app: self.app.name().to_owned(),
                         epoch,
                     },
-                    behind => DeployError::NotAdmitted { epoch, behind },
+                    behind => DeployError::NotAdmitted {
+                        epoch,
+                        behind,
+                        missing,
+                    },
                 });
             }
             if let Some(failed) = loading.lasting_failures(Instant::now()) {

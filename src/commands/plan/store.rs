@@ -326,7 +326,8 @@ fn missing(app: &str, epoch: u64, progress: &Progress) -> Option<String> {
     if progress.ingresses == 0 {
         return None;
     }
-    if let Some(missing) = progress.missing_text() {
+    let loading = progress.missing_text();
+    if let Some(missing) = loading.as_ref().filter(|_| progress.is_admitted) {
         return Some(format!(
             "epoch {epoch} is admitted; waiting for the workers to load {missing}"
         ));
@@ -339,8 +340,9 @@ fn missing(app: &str, epoch: u64, progress: &Progress) -> Option<String> {
     let behind: Vec<String> = behind
         .map(|one| format!("{} (epoch {})", one.ingress, one.admits))
         .collect();
+    let loading = loading.map_or_else(String::new, |missing| format!("; not loaded yet: {missing}"));
     Some(format!(
-        "waiting for {} of {}: {}",
+        "waiting for {} of {}: {}{loading}",
         behind.len(),
         units::counted(progress.ingresses, "ingress", "ingresses"),
         behind.join(", ")
@@ -364,6 +366,7 @@ mod tests {
         let progress = Progress {
             ingresses: 3,
             behind: vec![behind],
+            is_admitted: false,
             silent: false,
             missing: BTreeMap::new(),
         };
@@ -372,16 +375,29 @@ mod tests {
             missing(&progress).as_deref(),
             Some("waiting for 1 of 3 ingresses: i-2 (epoch 7)")
         );
+        // Ingresses wait for a worker that does not run; only they were named.
+        let replicas = BTreeMap::from([("w".to_owned(), vec!["large-0".to_owned()])]);
+        let unloaded = Progress {
+            missing: replicas.clone(),
+            ..progress
+        };
+        let line = missing(&unloaded).unwrap();
+        assert!(
+            line.ends_with("i-2 (epoch 7); not loaded yet: `large-0` on worker `w`"),
+            "{line}"
+        );
         let alone = Progress {
             ingresses: 1,
             behind: Vec::new(),
+            is_admitted: false,
             silent: false,
             missing: BTreeMap::new(),
         };
         let line = missing(&alone);
         assert_eq!(line.as_deref(), Some("1 ingress admits epoch 8 so far"));
         let unserved = Progress {
-            missing: BTreeMap::from([("w".to_owned(), vec!["large-0".to_owned()])]),
+            is_admitted: true,
+            missing: replicas,
             ..alone.clone()
         };
         let line = missing(&unserved).unwrap();
