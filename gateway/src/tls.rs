@@ -1,5 +1,6 @@
 //! Connections with TLS. Handshakes run beside each other, so that a client that sends nothing keeps no other waiting.
 
+use std::io;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -13,7 +14,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::task::JoinHandle;
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::rustls::crypto::ring::default_provider;
-use tokio_rustls::rustls::pki_types::pem::PemObject as _;
+use tokio_rustls::rustls::pki_types::pem::{self, PemObject as _};
 use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use tokio_rustls::rustls::{Error as RustlsError, ServerConfig};
 use tokio_rustls::server::TlsStream;
@@ -49,7 +50,17 @@ impl TlsFiles {
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum TlsError {
-    /// A file cannot be read, or holds nothing of that kind.
+    /// A file cannot be read.
+    #[error("TLS: the {what} in {} cannot be read: {source}", path.display())]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// What it should hold.
+        what: &'static str,
+        /// What the system says.
+        source: io::Error,
+    },
+    /// A file holds nothing of that kind.
     #[error("TLS: {} holds no {what} in PEM: {reason}", path.display())]
     File {
         /// The file.
@@ -74,19 +85,27 @@ pub enum TlsError {
 /// # Errors
 /// [`TlsError`].
 pub(crate) fn acceptor(files: &TlsFiles) -> Result<TlsAcceptor, TlsError> {
-    let bad = |path: &Path, what: &'static str, reason: String| TlsError::File {
+    let holds_none = |path: &Path, what: &'static str, reason: String| TlsError::File {
         path: path.to_owned(),
         what,
         reason,
     };
+    let bad = |path: &Path, what: &'static str, error: pem::Error| match error {
+        pem::Error::Io(source) => TlsError::Read {
+            path: path.to_owned(),
+            what,
+            source,
+        },
+        other => holds_none(path, what, other.to_string()),
+    };
     let path = &files.certificate;
     let chain = CertificateDer::pem_file_iter(path).and_then(Iterator::collect::<Result<Vec<_>, _>>);
-    let chain = chain.map_err(|error| bad(path, "certificate", error.to_string()))?;
+    let chain = chain.map_err(|error| bad(path, "certificate", error))?;
     if chain.is_empty() {
-        return Err(bad(path, "certificate", "there is none".to_owned()));
+        return Err(holds_none(path, "certificate", "there is none".to_owned()));
     }
-    let key = PrivateKeyDer::from_pem_file(&files.key)
-        .map_err(|error| bad(&files.key, "private key", error.to_string()))?;
+    let key =
+        PrivateKeyDer::from_pem_file(&files.key).map_err(|error| bad(&files.key, "private key", error))?;
     let pair = |source: RustlsError| TlsError::Pair {
         path: path.clone(),
         source,

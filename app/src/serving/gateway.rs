@@ -1,5 +1,6 @@
 //! Configures the HTTP gateway of an app from the app's file.
 
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
 
 use kaskade_gateway::config::TenantKey;
@@ -23,15 +24,44 @@ pub fn listen(app: &App, address: SocketAddr) -> Result<Gateway, ServingError> {
 
 /// Returns the problems of the key and certificate files named in the app's file. Only a gateway reads them.
 pub fn problems(app: &App) -> Vec<String> {
-    let keys = app.gateway.keys.iter();
-    let keys = keys.filter_map(|(tenant, config)| Some(key(tenant.as_str(), config).err()?.to_string()));
+    let (mut keys, mut problems) = (Vec::new(), Vec::new());
+    for (tenant, config) in &app.gateway.keys {
+        match key(tenant.as_str(), config) {
+            Ok(key) => keys.push(key),
+            Err(error) => problems.push(error.to_string()),
+        }
+    }
+    problems.extend(shared_key(app, &keys).map(|error| error.to_string()));
     let tls = app
         .gateway
         .tls
         .as_ref()
         .and_then(|config| files(config).check().err());
     let tls = tls.map(|error| format!("gateway.tls: {error}"));
-    keys.chain(tls).collect()
+    problems.extend(tls);
+    problems
+}
+
+/// Returns an error if two tenants have the same key, so that requests of one would count as those of the other.
+fn shared_key(app: &App, keys: &[TenantKey]) -> Option<ServingError> {
+    let mut tenants = BTreeMap::new();
+    let shared = keys.iter().find_map(|key| {
+        let first = tenants.insert(key.key.as_str(), key.tenant.as_str())?;
+        Some((first, key.tenant.as_str()))
+    });
+    let (first, second) = shared?;
+    let config = app
+        .gateway
+        .keys
+        .iter()
+        .find(|(tenant, _)| tenant.as_str() == second);
+    Some(ServingError::Key {
+        tenant: second.to_owned(),
+        path: config
+            .map(|(_, config)| config.key_file.clone())
+            .unwrap_or_default(),
+        reason: format!("tenant `{first}` has the same key; every tenant needs its own"),
+    })
 }
 
 fn files(tls: &TlsConfig) -> TlsFiles {
@@ -48,6 +78,10 @@ pub(super) fn limits(app: &App) -> Result<Limits, ServingError> {
         .keys
         .iter()
         .map(|(tenant, config)| key(tenant.as_str(), config));
+    let keys: Vec<_> = keys.collect::<Result<_, _>>()?;
+    if let Some(error) = shared_key(app, &keys) {
+        return Err(error);
+    }
     Ok(Limits {
         max_in_flight: size(config.max_in_flight),
         max_body: usize::try_from(config.max_body.bytes()).unwrap_or(usize::MAX),
@@ -59,7 +93,7 @@ pub(super) fn limits(app: &App) -> Result<Limits, ServingError> {
         grace: app.ingress.drain_timeout.duration(),
         tls: config.tls.as_ref().map(files),
         cors: config.cors.clone(),
-        keys: keys.collect::<Result<_, _>>()?,
+        keys,
         ..Limits::default()
     })
 }
@@ -153,5 +187,32 @@ mod tests {
         assert_eq!(kind("", onnx), None);
         let pipeline = "[[pipeline.tasks]]\nname = \"detect\"\nvariants = [\"v\"]";
         assert_eq!(kind(pipeline, dir), None);
+    }
+
+    /// One tenant silently became the other, with the rights of an operator.
+    #[test]
+    fn tenants_with_the_same_key_are_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = |name: &str, key: &str| {
+            let path = folder.path().join(name);
+            std::fs::write(&path, key).unwrap();
+            path.display().to_string()
+        };
+        let app = |blue: &str, operations: &str| {
+            let text = format!(
+                "name = \"a\"\n[[variants]]\nname = \"v\"\ndir = \"v\"\n[gateway.keys.blue]\nkey_file = {blue:?}\n\
+                 [gateway.keys.operations]\nkey_file = {operations:?}\noperator = true\n"
+            );
+            App::parse(&text).unwrap()
+        };
+        let (one, same, other) = (file("1", "secret\n"), file("2", "secret"), file("3", "another"));
+        let shared = app(&one, &same);
+        let said = limits(&shared).unwrap_err().to_string();
+        assert!(
+            said.contains("`operations`") && said.contains("tenant `blue` has the same key"),
+            "{said}"
+        );
+        assert_eq!(problems(&shared), [said]);
+        assert_eq!(limits(&app(&one, &other)).unwrap().keys.len(), 2);
     }
 }
