@@ -4,6 +4,7 @@ mod text;
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
+use std::str::FromStr;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, ensure};
@@ -72,9 +73,9 @@ pub(crate) struct Args {
     /// Time from the end of a batch to the start of the next while requests wait [default: the profile's; none if it has none].
     #[arg(long, value_name = "TIME")]
     turnaround: Option<HumanDuration>,
-    /// Time budget of every request [default: none].
-    #[arg(long, value_name = "TIME")]
-    budget: Option<HumanDuration>,
+    /// Time budget of every request, after which it expires; by default that of serving (`ingress.default_budget`), `none` for no budget.
+    #[arg(long, value_name = "TIME", default_value = "2s")]
+    budget: Budget,
     /// Capacity of each replica's queue, requests.
     #[arg(long, value_name = "N", default_value_t = 1024, value_parser = at_least_one)]
     queue_capacity: usize,
@@ -112,6 +113,21 @@ fn at_least_one(text: &str) -> Result<usize, String> {
         return Err("0 is not at least 1".to_owned());
     }
     Ok(number)
+}
+
+/// Time budget of a request, if it has one.
+#[derive(Debug, Clone, Copy)]
+struct Budget(Option<HumanDuration>);
+
+impl FromStr for Budget {
+    type Err = <HumanDuration as FromStr>::Err;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        Ok(Self(match text {
+            "none" => None,
+            time => Some(time.parse()?),
+        }))
+    }
 }
 
 /// Output of `--json`. It has nothing of this run, so that equal inputs give equal outputs.
@@ -278,7 +294,7 @@ fn simulate(
         turnaround_us: args.turnaround.map_or(measured.profile.turnaround_us(), micros),
         shift: args.gear.is_none().then_some(shift),
         start_gear: start_gear(args, plan)?,
-        budget_us: args.budget.map(micros),
+        budget_us: args.budget.0.map(micros),
         slo_us,
         queue_capacity: args.queue_capacity,
         power: Some(Power::Profiled { idle_watts: 0.0 }),

@@ -2,7 +2,7 @@
 
 use kaskade_app::report::table::{Align, table};
 use kaskade_app::report::units;
-use kaskade_policy::plan::Plan;
+use kaskade_policy::plan::{Plan, Slo};
 use kaskade_simulator::{BranchReport, Report, VariantReport};
 
 /// Most paths of a pipeline that are printed.
@@ -14,7 +14,7 @@ pub(super) fn of_cascade(plan: &Plan, report: &Report, took_s: f64) -> String {
         .energy_j
         .map(|joules| joules / report.answered.max(1) as f64);
     format!(
-        "{}\n{}: {} answered, {} expired, {} refused, {} failed; {}\n{}\n{}\n\
+        "{}\n{}: {} answered, {} expired, {} refused, {} failed; {}\n{}{}\n{}\n\
          accuracy: {}; busiest device: {}; busy energy per request: {}",
         heading(plan, report, took_s),
         units::counted_apart(report.requests, "request", "requests"),
@@ -24,6 +24,7 @@ pub(super) fn of_cascade(plan: &Plan, report: &Report, took_s: f64) -> String {
         units::count(report.failed),
         units::counted_apart(report.shifts, "shift", "shifts"),
         quantiles(report),
+        objective(plan, report),
         variants(report),
         share(report.accuracy()),
         units::percent(report.max_utilisation()),
@@ -183,6 +184,16 @@ fn quantiles(report: &Report) -> String {
     )
 }
 
+/// Compares the 95th percentile with the objective of the plan, on a line of its own; empty if the plan has none.
+fn objective(plan: &Plan, report: &Report) -> String {
+    let (Some(Slo::Latency { p95_us }), Some(reached)) = (plan.slo, report.latency.p95()) else {
+        return String::new();
+    };
+    let promised = units::seconds(p95_us as f64 / 1e6);
+    let verdict = if reached <= p95_us { "kept" } else { "missed" };
+    format!("\nthe plan promises a p95 of at most {promised}: {verdict}")
+}
+
 /// Renders the work of a cascade's variants and their shares of the answers.
 fn variants(report: &Report) -> String {
     let share = |count: u64| units::percent(count as f64 / report.answered.max(1) as f64);
@@ -195,7 +206,7 @@ fn variants(report: &Report) -> String {
         [
             ("variant", Align::Left),
             ("answered", Align::Right),
-            ("runs", Align::Right),
+            ("requests", Align::Right),
             ("mean batch", Align::Right),
         ],
         rows,
@@ -212,7 +223,7 @@ fn batches(report: &Report) -> String {
     table(
         [
             ("variant", Align::Left),
-            ("runs", Align::Right),
+            ("requests", Align::Right),
             ("mean batch", Align::Right),
         ],
         rows,
