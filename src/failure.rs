@@ -136,7 +136,7 @@ impl Failure {
 
     /// Returns whether the broker refused an operation of the user.
     pub(crate) fn is_about_permissions(&self) -> bool {
-        self.code == Some(Code::NotPermitted.id())
+        self.code == Some(Code::NotPermitted.id()) || self.message.contains("refuses the connection")
     }
 
     /// Returns the exit code of the process.

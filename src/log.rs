@@ -40,8 +40,8 @@ pub(crate) fn init(json: bool, holds: bool) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Text of the broker about a permission that a user lacks.
-const REFUSED: &str = "Permissions Violation";
+/// Texts of the broker about a permission that a user lacks, and about unknown credentials.
+const REFUSED: [&str; 2] = ["Permissions Violation", "Authorization Violation"];
 
 /// Lines that are kept back: the error of a command usually says the same.
 static HELD: Mutex<Vec<u8>> = Mutex::new(Vec::new());
@@ -75,10 +75,12 @@ impl Write for Line {
     }
 }
 
-/// Returns whether a line is about a permission that the broker refuses.
+/// Returns whether a line is about a permission or credentials that the broker refuses.
 fn is_refusal(line: &[u8]) -> bool {
-    line.windows(REFUSED.len())
-        .any(|part| part.eq_ignore_ascii_case(REFUSED.as_bytes()))
+    REFUSED.iter().any(|text| {
+        line.windows(text.len())
+            .any(|part| part.eq_ignore_ascii_case(text.as_bytes()))
+    })
 }
 
 /// Returns the value of an environment variable; `None` if it is unset or empty.
@@ -120,6 +122,9 @@ mod tests {
     fn refused_permissions_are_told_from_other_lines() {
         let refused = b"WARN error event=nats: Permissions Violation for Publish to \"x\"";
         assert!(is_refusal(refused));
+        assert!(is_refusal(
+            b"ERROR async_nats::connector: authorization violation"
+        ));
         assert!(!is_refusal(b"WARN lost the connection to the broker"));
     }
 

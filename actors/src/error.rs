@@ -285,7 +285,10 @@ impl From<ModelError> for Fault {
     fn from(error: ModelError) -> Self {
         let code = match error {
             ModelError::Failed { .. } => Code::ModelFailed,
-            ModelError::BadOutput { .. } => Code::BadOutput,
+            // Inputs were checked when they were decoded, so it is an output that the model made.
+            ModelError::BadOutput { .. } | ModelError::Tensor(TensorError::WrongLength { .. }) => {
+                Code::BadOutput
+            }
             ModelError::Unavailable { .. } => Code::EndpointUnavailable,
             ModelError::Refused { .. } | ModelError::SpendLimit { .. } => Code::EndpointRefused,
             ModelError::Late { .. } => Code::Expired,
@@ -369,6 +372,9 @@ mod tests {
     /// escalated.
     #[test]
     fn inputs_that_a_later_stage_does_not_know_are_the_senders() {
+        // A custom model states a shape that its values do not fill; it was the client's error.
+        let unfilled = kaskade_models::Tensor::from_f32("odd", &[2], &[1.0]).unwrap_err();
+        assert_eq!(Fault::from(ModelError::Tensor(unfilled)).code, Code::BadOutput);
         let unknown = ModelError::UnknownInput {
             name: "num_beams".to_owned(),
             expected: vec!["messages".to_owned()],

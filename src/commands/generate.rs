@@ -329,7 +329,9 @@ fn configure<M: Ops>(
         ));
     }
     if let Some(error) = fitted.unmeasured {
-        say(&format!("half of the cache is activations: {error}"));
+        say(&format!(
+            "half of the cache is activations, because the best share was not measured: {error}"
+        ));
     }
     Ok(fitted.config)
 }

@@ -21,6 +21,7 @@ use kaskade_app::data::text_metric::Grading;
 use kaskade_app::load::samples;
 use kaskade_app::planning::initial;
 use kaskade_app::ranker::{PASSAGES, QUERY};
+use kaskade_app::report::progress::say;
 use kaskade_app::serving::{self, Client, Service};
 use serde_json::json;
 
@@ -180,6 +181,10 @@ fn show(part: &InferReply) -> bool {
 /// Starts the whole app in this process, with the plan of its file.
 fn whole(app: &App, bus: kaskade_actors::bus::BusConfig) -> anyhow::Result<Service> {
     let plan = initial::of(app)?;
+    say(&format!(
+        "serving `{}` in this process for this request, plan {}",
+        app.name, plan.made_by
+    ));
     let service = Service::builder(app).first_worker().plan(plan).bus(bus);
     Ok(service.start()?)
 }

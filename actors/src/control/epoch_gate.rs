@@ -133,6 +133,8 @@ struct Differences {
     absent: LastingConditions,
     /// Live workers on which the newest plan places nothing.
     unplaced: LastingConditions,
+    /// Live custom actors whose stages the newest plan does not have.
+    unnamed: LastingConditions,
 }
 
 impl Default for Differences {
@@ -141,6 +143,7 @@ impl Default for Differences {
             unserved: LastingConditions::after(UNSERVED_AFTER_US),
             absent: LastingConditions::after(WORKER_AFTER_US),
             unplaced: LastingConditions::after(WORKER_AFTER_US),
+            unnamed: LastingConditions::after(WORKER_AFTER_US),
         }
     }
 }
@@ -208,6 +211,25 @@ impl Differences {
                 worker,
                 epoch,
                 "a worker without replicas has ended, or the plan uses it now"
+            );
+        }
+        let unnamed = self.unnamed.observe(gate.unnamed(&newest.plan, now), now);
+        for actor in &unnamed.began {
+            let stages = newest.plan.gears.iter().flat_map(|gear| &gear.wiring.stages);
+            let stages: BTreeSet<&str> = stages.map(|stage| stage.name.as_str()).collect();
+            tracing::warn!(
+                actor,
+                epoch,
+                ?stages,
+                "a custom actor serves no stage of the plan, so it gets no requests; give it the name of one of these stages, or apply a plan \
+                 with its stage"
+            );
+        }
+        for actor in &unnamed.ended {
+            tracing::info!(
+                actor,
+                epoch,
+                "a custom actor without a stage has ended, or the plan has its stage now"
             );
         }
     }

@@ -55,17 +55,17 @@ impl AttachConfig {
         }
     }
 
-    /// Sets the largest number of unanswered deliveries; above it senders are refused.
+    /// Sets the largest number of unanswered deliveries, at least one; above it senders are refused.
     #[must_use]
     pub fn max_in_flight(mut self, deliveries: usize) -> Self {
-        self.max_in_flight = deliveries;
+        self.max_in_flight = deliveries.max(1);
         self
     }
 
-    /// Sets the largest number of deliveries that [`crate::node::stage::attach_stage`] runs concurrently; others wait.
+    /// Sets the largest number of deliveries that [`crate::node::stage::attach_stage`] runs concurrently, at least one; others wait.
     #[must_use]
     pub fn concurrency(mut self, deliveries: usize) -> Self {
-        self.concurrency = Some(deliveries);
+        self.concurrency = Some(deliveries.max(1));
         self
     }
 }

@@ -112,6 +112,7 @@ async fn serve(listener: TcpListener, watched: HealthReceiver, stopped: oneshot:
         .route("/live", get(live))
         .route("/ready", get(ready))
         .route("/metrics", get(metrics_page))
+        .fallback(async || (StatusCode::NOT_FOUND, NO_GATEWAY))
         .with_state(watched);
     tokio::select! {
         served = axum::serve(listener, router) => {
@@ -124,6 +125,7 @@ async fn serve(listener: TcpListener, watched: HealthReceiver, stopped: oneshot:
     }
 }
 
+const NO_GATEWAY: &str = "this process is not a gateway: it has /live, /ready and /metrics only; `kaskade serve --role gateway` serves requests over HTTP\n";
 const STARTING: &str = "starting: connecting to the broker and loading models\n";
 
 fn known(watched: &HealthReceiver) -> Option<Health> {

@@ -348,7 +348,11 @@ impl RemoteConfig {
         let mut problems = Vec::new();
         let mut problem = |field, text: &str| problems.push((field, text.to_owned()));
         if classifies && self.labels.len() < 2 {
-            problem("labels", "name at least two classes, in their order");
+            problem(
+                "labels",
+                "name at least two classes, in their order, or state the `task` of the app, such as `task = \"generation\"`; the default is \
+                 `classification`",
+            );
         }
         if !classifies && !self.labels.is_empty() {
             problem("labels", "are for classification by chat completions only");

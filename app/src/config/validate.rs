@@ -247,6 +247,10 @@ impl App {
         }
         match (&variant.dir, &variant.file, &variant.remote, variant.attached) {
             (Some(dir), None, None, false) => problems.extend(checkpoint_problem(index, variant, dir)),
+            (None, Some(file), None, false) if file.is_dir() => problems.push(format!(
+                "{at}.file: `{}` is a folder; name the .onnx file in it",
+                file.display()
+            )),
             (None, Some(file), None, false) if !file.is_file() => {
                 problems.push(format!("{at}.file: `{}` is not there", file.display()));
             }

@@ -116,7 +116,7 @@ pub enum DataError {
     #[error("it is not valid CSV")]
     Csv(#[source] csv::Error),
     /// A record of a file of columns has another number of columns than the header.
-    #[error("the number of its columns is {found}, that of the header {expected}; {}", about_quotes(*lines))]
+    #[error("the number of its columns is {found}, that of the header {expected}; {}", about_columns(*lines, *expected))]
     UnequalColumns {
         /// Its columns.
         found: u64,
@@ -149,8 +149,8 @@ pub enum DataError {
     },
     /// The first line of a file of columns is a sample.
     #[error(
-        "it seems to be a sample, and not the names of the columns: add a line with these, such as `text,label`, before it. `tsv` needs none, and \
-         takes a text, a tab and the number of a class"
+        "it seems to be a sample, and not the names of the columns: add a line with these before it, such as `text` and `label`, \
+         with the separator of the file between them (in .tsv files a tab). `tsv` needs none, and takes a text, a tab and the number of a class"
     )]
     NoHeader,
     /// A record lacks a value.
@@ -392,8 +392,12 @@ fn listed(names: &[String]) -> String {
 }
 
 /// Says what is probably wrong with the quotation marks of a record with so many line ends in its texts.
-fn about_quotes(lines: usize) -> String {
+fn about_columns(lines: usize, expected: u64) -> String {
     match lines {
+        0 if expected == 1 => {
+            "the header names one column; separate its names as the values are, in .tsv files by a tab"
+                .to_owned()
+        }
         0 => "put a text that holds the separator between quotation marks".to_owned(),
         _ => format!(
             "a text in it goes on for {} lines, because a quotation mark begins it and none ends it: add the mark, or double one that is part \

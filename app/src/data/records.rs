@@ -425,6 +425,12 @@ mod tests {
                 b"text\tlabel\n\"good\t1\nbad\t0\n\"nice one\t1\n",
                 "line 2: a text begins with a quotation mark that ends 2 lines later",
             ),
+            // A header was added as the error for a missing one says, with a comma.
+            (
+                "a.tsv",
+                b"text,label\na nice film\tpositive\n",
+                "the header names one column; separate its names as the values are",
+            ),
             ("a.parquet", b"PAR1", "not a valid Parquet file"),
             ("a.arrow", b"ARROW1", "to_parquet"),
             ("a.xlsx", b"", ".jsonl"),

@@ -36,7 +36,7 @@ pub(super) fn as_text(reply: &InferReply, label: Option<&Expected>, shown: bool)
         ));
     }
     let confidence = reply.confidence.map_or_else(
-        || "without a confidence".to_owned(),
+        || "without a calibrated confidence".to_owned(),
         |confidence| format!("confidence {confidence:.4}"),
     );
     let degraded = if reply.degraded {

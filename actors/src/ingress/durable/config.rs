@@ -70,6 +70,15 @@ pub enum DurableError {
         /// Reason that JetStream reports.
         reason: String,
     },
+    /// The user may not create or read the streams.
+    #[error(
+        "this user may not use the streams of durable requests at {url}: connect as the user `ingress` (`--nkey`), or start this process with \
+         the role of its user (`--role`; the default is `all`, whose user `kaskade auth init --all` makes)"
+    )]
+    NotPermitted {
+        /// The broker, without credentials.
+        url: String,
+    },
     /// JetStream refused an operation.
     #[error("{what}: {reason}")]
     Refused {
@@ -95,6 +104,7 @@ impl From<&DurableError> for Fault {
             DurableError::NeedsJetStream { .. } | DurableError::TooLittleStorage { .. } => {
                 Code::NeedsJetStream
             }
+            DurableError::NotPermitted { .. } => Code::NotPermitted,
             DurableError::Bus(_) | DurableError::Refused { .. } => Code::Unavailable,
         };
         Self::new(code, error.to_string())

@@ -124,7 +124,20 @@ impl Streams {
                 ..config.clone()
             })
         });
-        made.await.map_err(|error| {
+        // A server that denies the operation sends no answer.
+        let refused = |operation: &str| {
+            let subject = format!("$JS.API.STREAM.{operation}.{}", config.name);
+            self.bus.connection().refused(&subject)
+        };
+        let (reading, creating) = (refused("INFO"), refused("CREATE"));
+        let url = || self.bus.url().to_owned();
+        let made = tokio::select! {
+            biased;
+            made = made => made,
+            _ = reading => return Err(DurableError::NotPermitted { url: url() }),
+            _ = creating => return Err(DurableError::NotPermitted { url: url() }),
+        };
+        made.map_err(|error| {
             if lacks_storage(&error) {
                 return DurableError::TooLittleStorage {
                     url: self.bus.url().to_owned(),

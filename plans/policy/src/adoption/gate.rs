@@ -183,6 +183,22 @@ impl Gate {
             .collect()
     }
 
+    /// Returns the live custom actors that serve stages, none of which the plan has: nothing is ever sent to them.
+    pub fn unnamed(&self, plan: &Plan, now: u64) -> BTreeSet<&str> {
+        let stages = plan.gears.iter().flat_map(|gear| &gear.wiring.stages);
+        let stages = stages.map(|stage| stage.name.as_str());
+        let replicas = plan.placement.iter().map(|replica| replica.id.as_str());
+        let named: BTreeSet<&str> = stages.chain(replicas).collect();
+        let live = self
+            .custom
+            .iter()
+            .filter(|(_, custom)| is_alive(custom.last_seen, now));
+        live.filter(|(_, custom)| !custom.serves.is_empty())
+            .filter(|(_, custom)| !custom.serves.iter().any(|name| named.contains(name.as_str())))
+            .map(|(name, _)| name.as_str())
+            .collect()
+    }
+
     /// The replicas that live workers failed to load where the plan of the epoch places them. Another worker may still run
     /// a replica of that id under an earlier epoch: it ignores requests of this one, and only its silence would show it.
     pub fn unloadable(&self, epoch: u64, plan: &Plan, now: u64) -> BTreeSet<String> {

@@ -56,7 +56,9 @@ impl Costs {
 #[derive(Debug, Clone, Copy, PartialEq, Error)]
 pub enum CostError {
     /// There are too few samples.
-    #[error("{sizes} different sizes were sampled; measure at least 2")]
+    #[error(
+        "at least 2 different numbers of blocks must be measured, and there were {sizes}; longer prompts or answers have more"
+    )]
     TooFew {
         /// Different sizes among them.
         sizes: usize,

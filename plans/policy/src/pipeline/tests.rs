@@ -168,6 +168,14 @@ fn bad_figures_are_refused_with_their_path() {
             },
             "tasks[1].variants[0].branch_ratios",
         ),
+        // A misspelt child was "NaN is not in [0, 1]" at the child that it should be.
+        (
+            |p| {
+                p.tasks[0].variants[0].branch_ratios.remove("car");
+                p.tasks[0].variants[0].branch_ratios.insert("cra".into(), 0.5);
+            },
+            "tasks[0].variants[0].branch_ratios",
+        ),
         (
             |p| {
                 p.tasks[1].variants[0].latency.remove(2);

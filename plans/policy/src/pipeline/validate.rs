@@ -58,6 +58,14 @@ impl Pipeline {
             path.field("us").positive(sample.us)?;
         }
         let ratios = path.field("branch_ratios");
+        // First, since a misspelt child is also one without a ratio.
+        let stray = |child: &&String| !task.children.contains(*child);
+        if let Some(name) = variant.branch_ratios.keys().find(stray) {
+            return ratios.fail(Problem::Unknown {
+                what: "child",
+                name: name.clone(),
+            });
+        }
         for child in &task.children {
             let ratio = variant.branch_ratios.get(child);
             let at = ratios.key(child);
@@ -69,14 +77,7 @@ impl Pipeline {
                 "a factor of at most 4096 requests to each child, as many branches as are gathered",
             )?;
         }
-        let stray = |child: &&String| !task.children.contains(*child);
-        match variant.branch_ratios.keys().find(stray) {
-            Some(name) => ratios.fail(Problem::Unknown {
-                what: "child",
-                name: name.clone(),
-            }),
-            None => Ok(()),
-        }
+        Ok(())
     }
 
     fn paths_are_sound(&self, tree: &Tree, paths: &[ProfiledPath]) -> Result<(), Invalid> {

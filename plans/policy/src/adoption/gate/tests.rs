@@ -267,3 +267,15 @@ fn workers_are_compared_with_those_that_the_plan_names() {
     assert_eq!(gate.absent(&plan, silent), BTreeSet::from(["w1", "w2"]));
     assert!(gate.unplaced(&plan, silent).is_empty());
 }
+
+/// A custom actor whose stage was misspelt got no request, and nothing said why.
+#[test]
+fn custom_actors_of_no_stage_of_the_plan_are_found() {
+    let (mut gate, plan) = (Gate::default(), plan("w1", "w2"));
+    gate.custom("named", ["named", "small"].into_iter(), 0);
+    gate.custom("placed", ["large-0", "elsewhere"].into_iter(), 0);
+    gate.custom("misspelt", ["misspelt", "smal"].into_iter(), 0);
+    gate.custom("observer", std::iter::empty(), 0);
+    assert_eq!(gate.unnamed(&plan, 0), BTreeSet::from(["misspelt"]));
+    assert!(gate.unnamed(&plan, WITHOUT_REPLICA_US).is_empty(), "it has ended");
+}
