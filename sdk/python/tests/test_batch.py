@@ -77,6 +77,53 @@ class RunBatch(unittest.TestCase):
         requests = [{"x": np.zeros(length, np.float32)} for length in (1, 2, 1, 3)]
         self.assertEqual([answer.outputs["size"][0] for answer in size.run_batch(requests)], [1, 2, 1, 3])
 
+    def test_scores_of_any_type_of_number_are_sent_as_fp32(self) -> None:
+        """A stage with logits of numpy's default type was profiled and planned, and every request failed."""
+
+        @kaskade.stage("app", "scores")
+        def scores(x: np.ndarray) -> np.ndarray:
+            return np.eye(10)[x[:, 0].astype(int)]
+
+        (answer,) = scores.run_batch(numbers(3))
+        self.assertEqual(answer.outputs["logits"].dtype, np.float32)
+        (sent,) = wire.unpack(_encode(wire.StageRequest(1, "i", {}), "r", answer, wire.Hop("s")))["outputs"]
+        self.assertEqual(sent["datatype"], "FP32")
+        for dtype in (np.float16, np.int64, np.uint8, np.bool_, ">f8"):
+            (answer,) = scores.with_(function=lambda x, dtype=dtype: np.eye(10)[x[:, 0].astype(int)].astype(dtype)).run_batch(numbers(3))
+            self.assertEqual(answer.outputs["logits"].dtype, np.float32, dtype)
+            self.assertEqual(answer.outputs["logits"].tolist(), np.eye(10)[3].tolist())
+
+        outputs = {name: np.ones((1, 2)) for name in ("start_logits", "end_logits", "probabilities", "cost")}
+        for stage in (
+            scores.with_(function=lambda x: outputs),
+            scores.with_(function=lambda requests: [outputs], per_request=True),
+        ):
+            (answer,) = stage.run_batch(numbers(1))
+            kinds = {name: str(array.dtype) for name, array in answer.outputs.items()}
+            fp32 = dict.fromkeys(("start_logits", "end_logits", "probabilities"), "float32")
+            self.assertEqual(kinds, fp32 | {"cost": "float64"})
+
+    def test_scores_beyond_the_range_of_fp32_fail_alone(self) -> None:
+        @kaskade.stage("app", "scores")
+        def scores(x: np.ndarray) -> np.ndarray:
+            return x.astype(np.float64) * 1e300
+
+        fine, wrong = scores.run_batch(numbers(0, 1))
+        self.assertIsInstance(fine, Answer)
+        self.assertIsInstance(wrong, BadOutput)
+        self.assertIn("beyond the range of FP32", wrong.message)
+
+    def test_a_function_that_returns_none_is_told_so(self) -> None:
+        for function, per_request in [(lambda x: None, False), (lambda requests: None, True)]:
+            stage = kaskade.stage("app", "nothing", per_request=per_request)(function)
+            (outcome,) = stage.run_batch(numbers(1))
+            self.assertIsInstance(outcome, BadOutput)
+            self.assertIn("the function returned None", outcome.message)
+        for function, per_request in [(lambda x: {"y": None}, False), (lambda requests: [{"y": None}], True)]:
+            stage = kaskade.stage("app", "nothing", per_request=per_request)(function)
+            (outcome,) = stage.run_batch(numbers(1))
+            self.assertIn("output `y` is None", outcome.message)
+
     def test_a_request_that_raises_fails_alone(self) -> None:
         calls = []
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import gc
+import importlib.util
 import os
 import socket
 import subprocess
@@ -38,7 +39,7 @@ class Passwords(unittest.IsolatedAsyncioTestCase):
     def test_a_url_without_credentials_stays(self) -> None:
         for url, shown in [
             ("nats://127.0.0.1:4222", "nats://127.0.0.1:4222"), ("host", "host"), ("tls://token@host:1", "tls://host:1"),
-            ("a:b@host", "host"), ("nats://a:b@c@host", "nats://host"),
+            ("a:b@host", "host"), ("nats://a:b@c@host", "nats://host"), ("a:b://c@host", "host"),
         ]:
             self.assertEqual(without_credentials(url), shown)
 
@@ -47,6 +48,34 @@ class Passwords(unittest.IsolatedAsyncioTestCase):
         package = kaskade.__path__[0]
         for source in Path(package).glob("**/*.py"):
             self.assertNotRegex(source.read_text(), "pip install .?kaskade", str(source))
+
+
+class Addresses(unittest.IsolatedAsyncioTestCase):
+    async def test_a_wrong_address_is_refused_before_the_connection_and_not_retryable(self) -> None:
+        """A program that retries `BrokerUnavailable` without a look at `retryable` repeated a typing error for ever."""
+        for url, reason in [
+            ("http://127.0.0.1:8080", "scheme"), ("nats://127.0.0.1:4222,https://b:1", "https://b:1.* scheme"), ("nats//x", "path"),
+            ("nats:/127.0.0.1:4222", "path"), ("nats://:4222", "host"), ("nats://", "host"), ("nats://a:4222,", "host"),
+            ("nats://host:port", "port"), ("nats://host:99999", "port"), ("nats://[::1:4222", ""), ("nats://a:1,ws://b:2", "mix"),
+        ]:
+            with self.assertRaisesRegex(errors.BrokerRefused, f"{reason}.*nats://host:4222", msg=url) as caught:
+                await kaskade.AsyncClient.connect("fake", url)
+            self.assertFalse(caught.exception.retryable)
+        with self.assertRaises(errors.BrokerRefused):
+            await asyncio.to_thread(kaskade.Client, "fake", "http://127.0.0.1:8080")
+
+    async def test_valid_addresses_are_tried(self) -> None:
+        port = free_port()
+        for url in (f"127.0.0.1:{port}", f"NATS://127.0.0.1:{port}/", f"nats://[::1]:{port}", f"tls://a:b@127.0.0.1:{port},localhost:{port}"):
+            with self.assertRaisesRegex(errors.BrokerUnavailable, "no server answers", msg=url) as caught:
+                await kaskade.AsyncClient.connect("fake", url, connect_timeout=2.0)
+            self.assertTrue(caught.exception.retryable)
+
+
+    @unittest.skipIf(importlib.util.find_spec("aiohttp"), "aiohttp is installed")
+    async def test_websockets_without_their_package_name_it(self) -> None:
+        with self.assertRaisesRegex(errors.BrokerRefused, "pip install aiohttp"):
+            await kaskade.AsyncClient.connect("fake", f"ws://127.0.0.1:{free_port()}", connect_timeout=5.0)
 
 
 class Timeouts(unittest.IsolatedAsyncioTestCase):

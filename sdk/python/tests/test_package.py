@@ -34,7 +34,7 @@ class Archives(unittest.TestCase):
                 archive.extractall(here, filter="data")
             root = here / source.removesuffix(".tar.gz")
             information = email.message_from_string((root / "PKG-INFO").read_text())
-            self.assertEqual((information["Name"], f"kaskade-{information['Version']}"), ("kaskade", root.name))
+            self.assertEqual((information["Name"], f"kaskade_client-{information['Version']}"), ("kaskade-client", root.name))
             licences = ["LICENSE-APACHE", "LICENSE-MIT"]
             self.assertEqual(information.get_all("License-File"), licences)
             for licence in licences:

@@ -18,6 +18,9 @@ Inputs: TypeAlias = Mapping[str, Array]
 _NUMBERS = "fiub"
 """Kinds of numpy's types whose values are numbers."""
 
+_FP32_OUTPUTS = frozenset({"logits", "start_logits", "end_logits", "probabilities"})
+"""Outputs that ingresses read as FP32 only: for the confidence, the answer's class or span, and audits."""
+
 
 @dataclass(frozen=True)
 class Answer:
@@ -54,7 +57,7 @@ def run_batch(function: BatchFunction, requests: Sequence[Mapping[str, Any]]) ->
 
     Inputs that are no arrays (lists, numbers, texts, torch tensors) become arrays; Python floats become float32. A
     request with wrong inputs ends with `InvalidInput` and is not run. If the function raises, the batch is halved until
-    the request that causes it stands alone.
+    the request that causes it stands alone. Outputs that ingresses read as FP32, such as `logits`, become float32.
     """
     outcomes: list[Outcome | None] = []
     prepared: list[Inputs] = []
@@ -147,12 +150,16 @@ def _isolate(function: BatchFunction, requests: list[Inputs]) -> list[Outcome]:
 def _call(function: BatchFunction, requests: list[Inputs]) -> list[Outcome]:
     if function.per_request:
         returned = function.function([_arguments(function, inputs) for inputs in requests])
+        if returned is None:
+            return _all(requests, f"the function returned None; it must return a list of {len(requests)} answers")
         if not isinstance(returned, (list, tuple)) or len(returned) != len(requests):
             return _all(requests, f"the model must return a list of {len(requests)} answers")
         return [_answer(answer) for answer in returned]
     names = requests[0].keys()
     stacked = {name: np.stack([inputs[name] for inputs in requests]) for name in names}
     returned = function.function(**_arguments(function, stacked))
+    if returned is None:
+        return _all(requests, "the function returned None; it must return an array or a map of outputs")
     outputs = _arrays(returned if isinstance(returned, Mapping) else {function.output: returned})
     if isinstance(outputs, BadOutput):
         return [outputs] * len(requests)
@@ -160,11 +167,21 @@ def _call(function: BatchFunction, requests: list[Inputs]) -> list[Outcome]:
 
 
 def _arrays(returned: Mapping[Any, Any]) -> dict[str, Array] | BadOutput:
-    """Returns the outputs as arrays, or an error if the function returned what no tensor can hold."""
+    """Returns the outputs as arrays, or an error if the function returned what no tensor can hold.
+
+    Numbers of an output that ingresses read as FP32 become float32; one beyond its range becomes an infinity, which the
+    check of the outputs refuses for that request alone.
+    """
     arrays = {}
     for name, value in returned.items():
+        if value is None:
+            return BadOutput(f"output `{name}` is None; it must be an array")
         try:
-            arrays[str(name)] = as_array(value)
+            array = as_array(value)
+            if name in _FP32_OUTPUTS and array.dtype.kind in _NUMBERS:
+                with np.errstate(over="ignore"):
+                    array = array.astype(np.float32, copy=False)
+            arrays[str(name)] = array
         except KaskadeError as error:
             return BadOutput(f"output `{name}`: {error.message}")
         except Exception as error:  # noqa: BLE001, whatever the value's own conversion raises
@@ -248,7 +265,8 @@ def _check_outputs(outputs: dict[str, Array], row: int, unsound: dict[str, Any] 
         else:
             bad = name in unsound and bool(unsound[name][row])
         if bad:
-            return BadOutput(f"output `{name}` holds NaN or an infinity")
+            beyond = ", or a number beyond the range of FP32" if name in _FP32_OUTPUTS else ""
+            return BadOutput(f"output `{name}` holds NaN or an infinity{beyond}")
     return None
 
 

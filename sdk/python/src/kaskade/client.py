@@ -93,8 +93,8 @@ class AsyncClient:
         """Connects to an app. `broker` is a URL or a `Broker`; the default is `NATS_URL`, else the loopback.
 
         `budget` is the time for a request that names none, `connect_timeout` that for the connection, with all servers and
-        attempts, seconds. Raises `BrokerUnavailable`; as `BrokerRefused` if the credentials, a certificate or the address are
-        wrong.
+        attempts, seconds. Raises `BrokerUnavailable`; as `BrokerRefused` if the credentials or a certificate are wrong, or if an
+        address has no host or another scheme than `nats`, `tls`, `ws` or `wss`.
         """
         App(app)
         broker = Broker(broker) if isinstance(broker, str) else broker

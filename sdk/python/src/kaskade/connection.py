@@ -13,6 +13,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import nats.errors
 from nats.aio.client import Client as Nats
@@ -22,6 +23,8 @@ from .errors import BrokerRefused, BrokerTooOld, BrokerUnavailable
 log = logging.getLogger("kaskade")
 
 DEFAULT_URL = "nats://127.0.0.1:4222"
+SCHEMES = ("nats", "tls", "ws", "wss")
+"""Schemes of the addresses of NATS servers."""
 OLDEST_SERVER = (2, 10)
 CONNECT_TIMEOUT = 20.0
 """Default of the longest time until a connection is made, all servers and attempts together, seconds."""
@@ -106,7 +109,34 @@ class Broker:
 
 def without_credentials(url: str) -> str:
     """Returns a URL without user, password or token."""
-    return re.sub(r"^([^/]*://)?.*@", r"\1", url, flags=re.DOTALL)
+    return re.sub(r"^([^/:@]*://)?.*@", r"\1", url, flags=re.DOTALL)
+
+
+def check_addresses(broker: Broker) -> None:
+    """Raises `BrokerRefused` if an address of a broker cannot be one of a NATS server."""
+    wrong = [(url, reason) for url in broker.servers() if (reason := _wrong_with(url))]
+    if wrong:
+        url, reason = wrong[0]
+        raise BrokerRefused(f"`{without_credentials(url)}` is not a valid NATS address: {reason}; use the form nats://host:4222")
+    if len({url.lower().startswith(("ws://", "wss://")) for url in broker.servers()}) > 1:
+        raise BrokerRefused(f"{broker.addresses()} mix WebSocket and TCP; use the form nats://host:4222 for all, or ws://host:port for all")
+
+
+def _wrong_with(url: str) -> str:
+    """Returns what is wrong with an address, without any part of it, which may be a password; empty if nothing is."""
+    has_scheme = re.match(r"[^/:@]*://", url)
+    try:
+        parts = urlsplit(url if has_scheme else f"nats://{url}")
+        _ = parts.port
+    except ValueError:
+        return "the host or the port is invalid"
+    if parts.scheme not in SCHEMES:
+        return f"the scheme must be one of {', '.join(SCHEMES)}"
+    if not parts.hostname:
+        return "it has no host"
+    if parts.scheme in ("nats", "tls") and parts.path not in ("", "/"):
+        return "a path follows the host"
+    return ""
 
 
 def _public_key(seed: Path) -> str:
@@ -185,11 +215,12 @@ async def barrier(nc: Any, timeout: float = 5.0) -> None:
 async def connect(broker: Broker, name: str, timeout: float = CONNECT_TIMEOUT) -> Link:
     """Connects to a broker within `timeout` seconds.
 
-    Raises `BrokerUnavailable` if no server answers, `BrokerRefused` if the credentials, a certificate or the address are
-    wrong, `BrokerTooOld` before version 2.10.
+    Raises `BrokerUnavailable` if no server answers; `BrokerRefused` if the credentials or a certificate are wrong, or, before
+    any connection, if an address has another scheme than `SCHEMES` or no valid host and port; `BrokerTooOld` before version 2.10.
     """
     if not timeout > 0:
         raise ValueError(f"the timeout of a connection is {timeout!r}; it must be more than 0 s")
+    check_addresses(broker)
     try:
         options = broker.options()
     except (OSError, ValueError) as error:
@@ -216,7 +247,7 @@ async def connect(broker: Broker, name: str, timeout: float = CONNECT_TIMEOUT) -
         log.debug("the connection to the broker: %s", error or type(error).__name__)
         if isinstance(error, ssl.SSLError) and not untrusted.done():
             untrusted.set_result(error)
-        if _is_refusal(error):
+        if _is_refusal(error) or isinstance(error, ImportError):
             refusal = error
         if "permissions violation" in str(error):
             log.warning("the broker refuses what this user may not do: %s", error)
@@ -284,6 +315,8 @@ def _why(broker: Broker, error: Exception) -> BrokerUnavailable:
     if isinstance(error, ValueError):
         # The text of the error may quote a password.
         return BrokerRefused(f"{addresses} is no valid NATS address; use the form nats://host:4222")
+    if isinstance(error, ImportError):
+        return BrokerRefused(f"{addresses} needs another package: {error}")
     if _is_refusal(error):
         return BrokerRefused(f"the server at {addresses} refuses the connection: {error}; check the credentials")
     return BrokerUnavailable(f"no server answers at {addresses}: {str(error) or type(error).__name__}")

@@ -153,10 +153,14 @@ def stage(
 ) -> Callable[[Callable[..., Any]], Stage]:
     """Makes a stage of a batch function.
 
+    `name` must be the name of a stage in the app's plan, in plans of `kaskade plan cascade` that of the variant. A stage that no
+    plan names attaches and gets no requests: the SDK does not read the plan.
+
     The function takes one argument per input, of that name: the inputs of all requests of the batch, stacked to shape
     `[batch, ...]`. An argument with a default is an input that a request may leave out; requests with and without it are run
     in separate calls. It returns a map of outputs with the batch as first dimension, or one array, which becomes the
-    output `output`. An output `confidence` of shape `[batch]` is the confidence of the answers; without one, the
+    output `output`. `logits`, `start_logits`, `end_logits` and `probabilities`, which ingresses read, become float32 whatever
+    type of number they have; other outputs keep their type. An output `confidence` of shape `[batch]` is the confidence of the answers; without one, the
     plan's estimator computes it from the outputs. Requests whose shapes differ are run in separate calls.
 
     With `per_request` the function takes a list of maps of inputs and returns a list of maps of outputs, or of
