@@ -15,8 +15,6 @@ use kaskade_app::report::in_one_line;
 use kaskade_app::serving::ServingError;
 use serde::Serialize;
 
-use crate::interrupt::Interrupted;
-
 /// Exit code of wrong input, and of requests that are refused for good.
 const REFUSED: u8 = 1;
 
@@ -50,6 +48,25 @@ impl fmt::Display for Usage {
 
 impl std::error::Error for Usage {}
 
+/// Ctrl-C ended the command.
+#[derive(Debug)]
+pub(crate) struct Interrupted(String);
+
+impl Interrupted {
+    /// States what the command has done until then.
+    pub(crate) fn new(message: impl Into<String>) -> Self {
+        Self(message.into())
+    }
+}
+
+impl fmt::Display for Interrupted {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "interrupted: {}", self.0)
+    }
+}
+
+impl std::error::Error for Interrupted {}
+
 /// Error of a command, classified.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub(crate) struct Failure {
@@ -73,7 +90,7 @@ struct Printed<'a> {
 
 impl Failure {
     /// Classifies the error of a command by the first typed error among its causes.
-    pub(crate) fn of(error: &anyhow::Error) -> Self {
+    pub(crate) fn from_error(error: &anyhow::Error) -> Self {
         if error.chain().any(is_usage) {
             return Self {
                 code: None,
@@ -283,7 +300,7 @@ mod tests {
     use super::*;
 
     fn of(error: impl Into<anyhow::Error>) -> Failure {
-        Failure::of(&error.into())
+        Failure::from_error(&error.into())
     }
 
     fn unreachable() -> BusError {
@@ -316,7 +333,7 @@ mod tests {
             of(start),
             of(ChannelError::from(unreachable())),
             of(DeployError::from(unreachable())),
-            Failure::of(
+            Failure::from_error(
                 &Err::<(), _>(unreachable())
                     .context("over the network")
                     .unwrap_err(),

@@ -1,6 +1,5 @@
 //! Ctrl-C in commands that say or print something before they end. A second one ends the process at once.
 
-use std::fmt;
 use std::process;
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -9,27 +8,8 @@ use tokio::runtime::{Builder, Runtime};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::oneshot;
 
-use crate::failure::{Failure, INTERRUPTED};
+use crate::failure::{Failure, INTERRUPTED, Interrupted};
 use crate::output;
-
-/// Ctrl-C ended the command.
-#[derive(Debug)]
-pub(crate) struct Interrupted(String);
-
-impl Interrupted {
-    /// States what the command has done until then.
-    pub(crate) fn new(message: impl Into<String>) -> Self {
-        Self(message.into())
-    }
-}
-
-impl fmt::Display for Interrupted {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "interrupted: {}", self.0)
-    }
-}
-
-impl std::error::Error for Interrupted {}
 
 /// Returns a receiver that resolves with the first Ctrl-C from now on.
 ///
@@ -77,7 +57,10 @@ pub(crate) fn end_with(message: String, json: bool) -> anyhow::Result<Ending> {
     std::thread::spawn(move || {
         runtime.block_on(interrupts.recv());
         let message = message.lock().unwrap_or_else(PoisonError::into_inner);
-        output::print_error(&Failure::of(&Interrupted::new(message.as_str()).into()), json);
+        output::print_error(
+            &Failure::from_error(&Interrupted::new(message.as_str()).into()),
+            json,
+        );
         process::exit(INTERRUPTED.into());
     });
     Ok(Ending(ending))

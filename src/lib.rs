@@ -160,7 +160,7 @@ pub use kaskade_app::{config, planning};
 
 pub use kaskade_actors::bus::{BusConfig, BusError};
 pub use kaskade_actors::client::Accepted;
-pub use kaskade_actors::wire::{FeedbackReply, InferReply, RightAnswer};
+pub use kaskade_actors::wire::{FeedbackLabel, FeedbackReply, InferReply};
 pub use kaskade_actors::{
     AttachConfig, AttachedStage, Code, Fault, Node, NodeError, Service as ModelService, Stage, StageInput,
     StageOutput, attach_stage,

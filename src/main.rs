@@ -106,7 +106,7 @@ fn main() -> ExitCode {
             ExitCode::SUCCESS
         }
         Err(error) => {
-            let failure = Failure::of(&error);
+            let failure = Failure::from_error(&error);
             log::release(failure.is_about_permissions());
             output::print_error(&failure, json);
             failure.exit().into()
@@ -236,7 +236,7 @@ fn refuse_usage(error: &clap::Error) -> ExitCode {
             // The help and the version are results.
             Err(failed) if !error.use_stderr() && failed.kind() != ErrorKind::BrokenPipe => {
                 let failed = anyhow::Error::new(failed).context("standard output cannot be written");
-                let failure = Failure::of(&failed);
+                let failure = Failure::from_error(&failed);
                 output::print_error(&failure, false);
                 failure.exit().into()
             }

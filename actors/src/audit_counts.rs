@@ -50,17 +50,17 @@ mod tests {
 
     #[test]
     fn counts_belong_to_one_epoch() {
-        let watched = AuditCounts::default();
+        let audit_counts = AuditCounts::default();
         let audit = |counts: &mut Counts| counts.at(0).unwrap().audits.agree += 1;
-        watched.count(2, audit);
-        watched.count(1, audit);
-        watched.count(2, audit);
-        let (epoch, counts) = watched.take();
+        audit_counts.count(2, audit);
+        audit_counts.count(1, audit);
+        audit_counts.count(2, audit);
+        let (epoch, counts) = audit_counts.take();
         assert_eq!((epoch, counts.cascades[0].audits.agree), (2, 2));
-        assert!(watched.take().1.is_empty());
-        watched.count(2, audit);
-        watched.count(3, audit);
-        let (epoch, counts) = watched.take();
+        assert!(audit_counts.take().1.is_empty());
+        audit_counts.count(2, audit);
+        audit_counts.count(3, audit);
+        let (epoch, counts) = audit_counts.take();
         assert_eq!((epoch, counts.cascades[0].audits.agree), (3, 1));
     }
 }

@@ -34,8 +34,7 @@ use crate::subjects;
 
 use address::without_credentials;
 pub(crate) use bucket::{Bucket, Revision};
-pub use config::{BusConfig, PlanStorage, SUBSCRIPTION_CAPACITY};
-pub use connect::OLDEST_SERVER;
+pub use config::{BusConfig, OLDEST_SERVER, PlanStorage, SUBSCRIPTION_CAPACITY};
 pub use connection::{ConnectionCounts, ConnectionHealth, Link, Observer};
 pub use embedded::Embedded;
 use embedded::SHARED;
@@ -255,7 +254,11 @@ impl Bus {
         let request = async_nats::Request::new()
             .payload(Bytes::new())
             .timeout(Some(self.0.timeout));
-        let answer = self.0.client.send_request(subjects::unserved(), request).await;
+        let answer = self
+            .0
+            .client
+            .send_request(subjects::without_subscribers(), request)
+            .await;
         match answer.map_err(|error| (error.kind(), error)) {
             Ok(_) | Err((RequestErrorKind::NoResponders, _)) => Ok(()),
             Err((RequestErrorKind::TimedOut, _)) => Err(BusError::Timeout { what: "a round trip" }),

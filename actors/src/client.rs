@@ -117,9 +117,9 @@ impl Client {
         } else {
             self.encode_checked(request)?
         };
-        let own_id = self.name(request, &mut headers)?;
+        let unique_id = self.name(request, &mut headers)?;
         Exchange::new(self, headers, payload, budget)
-            .with_own_id(own_id)
+            .with_unique_id(unique_id)
             .run(None)
             .await
     }
@@ -200,11 +200,11 @@ impl Client {
         }
         request.ask_for_parts();
         let payload = self.encode_checked(&request)?;
-        let own_id = self.name(&request, &mut headers)?;
+        let unique_id = self.name(&request, &mut headers)?;
         // Free the memory: the answer may take long.
         drop(request);
         Exchange::new(self, headers, payload, budget)
-            .with_own_id(own_id)
+            .with_unique_id(unique_id)
             .stream(None, part)
             .await
     }
@@ -262,9 +262,9 @@ impl Client {
         payload: Bytes,
         begun: Instant,
     ) -> Result<Exchange<'_>, Fault> {
-        let own_id = options.has_own_id.then(|| options.id.clone());
+        let unique_id = options.has_unique_id.then(|| options.id.clone());
         let exchange = Exchange::new(self, options.headers()?, payload, options.budget);
-        Ok(exchange.since(begun).with_own_id(own_id))
+        Ok(exchange.since(begun).with_unique_id(unique_id))
     }
 
     /// Registers for the replies to a streamed request.

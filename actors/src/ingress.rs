@@ -16,7 +16,7 @@
 //! | `client_ids` | requests by the ids that clients gave them |
 //! | `completion` | from the results of stages to the reply |
 //! | `audits/` | audits of a share of the requests, after their replies |
-//! | `feedback`, `class_names` | labels that arrive later, and the names of the classes |
+//! | `feedback`, `label_comparison`, `class_names` | labels that arrive later, how they are compared, and the names of the classes |
 //! | `inputs` | the inputs of a request, for each of its dispatches |
 //! | `refusal` | refusals under overload, encoded once |
 //! | `reply` | encoding and publishing replies |
@@ -37,6 +37,7 @@ mod feedback;
 mod in_flight;
 mod inputs;
 mod intake;
+mod label_comparison;
 pub(crate) mod local;
 mod messages;
 mod process_ingresses;
@@ -52,7 +53,7 @@ mod votes;
 use std::{collections::BTreeSet, time::Duration};
 
 use crate::actor::{Actor, AsyncContext, Context, Handler};
-use kaskade_policy::fan_in::Gather;
+use kaskade_policy::fan_in::FanIn;
 use kaskade_policy::ledger::{Admitted, AnswerOutcome};
 
 pub use actor::Ingress;
@@ -121,7 +122,10 @@ impl Ingress {
     /// Answers requests that clients have cancelled, and notifies the replicas.
     fn cancel(&mut self, numbers: &[u64]) {
         for number in numbers {
-            let attempt = self.ledger.place(*number).map_or(0, |(attempt, _)| attempt);
+            let attempt = self
+                .ledger
+                .attempt_and_replica(*number)
+                .map_or(0, |(attempt, _)| attempt);
             if let AnswerOutcome::First(entry) = self.ledger.answered(*number, attempt) {
                 self.admission.ended();
                 self.refuse(
@@ -174,7 +178,7 @@ impl Ingress {
         }
         let one_answer = version
             .gear(gear)
-            .is_some_and(|gear| gear.wiring.gives_one_answer());
+            .is_some_and(|gear| gear.wiring.has_single_answer());
         let entry = InFlight {
             target,
             id_guard: None,
@@ -189,7 +193,7 @@ impl Ingress {
             forwarded: BTreeSet::new(),
             refused_by: Vec::new(),
             tally: Tally::default(),
-            gather: Gather::default(),
+            fan_in: FanIn::default(),
             progress: read.stream.progress().filter(|_| one_answer),
             once: None,
         };
@@ -330,7 +334,9 @@ impl Handler<Undeliverable> for Ingress {
         if audits::is_audit(id) {
             return self.audit_failed(id);
         }
-        let (Some((current, replica)), Some(entry)) = (self.ledger.place(id), self.ledger.get(id)) else {
+        let (Some((current, replica)), Some(entry)) =
+            (self.ledger.attempt_and_replica(id), self.ledger.get(id))
+        else {
             return;
         };
         if attempt != current {

@@ -71,7 +71,7 @@ struct Times(Histogram);
 
 impl Default for Times {
     fn default() -> Self {
-        Self(Histogram::of_times())
+        Self(Histogram::with_time_buckets())
     }
 }
 
@@ -93,11 +93,11 @@ struct Distributions {
 impl Default for Distributions {
     fn default() -> Self {
         Self {
-            queue: Histogram::of_times(),
-            run: Histogram::of_times(),
+            queue: Histogram::with_time_buckets(),
+            run: Histogram::with_time_buckets(),
             batch: Histogram::of_sizes(),
-            first_token: Histogram::of_times(),
-            per_token: Histogram::of_times(),
+            first_token: Histogram::with_time_buckets(),
+            per_token: Histogram::with_time_buckets(),
         }
     }
 }

@@ -29,7 +29,7 @@ pub struct Trigger {
 }
 
 /// Returns a trigger and the shutdown that it starts.
-pub fn manual() -> (Trigger, Shutdown) {
+pub fn channel() -> (Trigger, Shutdown) {
     let (sender, receiver) = watch::channel(Phase::Running);
     (Trigger { phase: sender }, Shutdown { phase: receiver })
 }
@@ -42,7 +42,7 @@ pub fn on_signals(grace: Duration) -> io::Result<Shutdown> {
     let mut terminate = signal(SignalKind::terminate())?;
     let mut interrupt = signal(SignalKind::interrupt())?;
     let mut hangup = signal(SignalKind::hangup())?;
-    let (trigger, shutdown) = manual();
+    let (trigger, shutdown) = channel();
     tokio::spawn(async move {
         for last in [false, true] {
             let name = tokio::select! {
@@ -95,7 +95,7 @@ impl Shutdown {
     }
 
     /// Waits for the end of the grace time. Race it against the drain.
-    pub async fn hurry(&mut self) {
+    pub async fn grace_ended(&mut self) {
         self.reached(|phase| phase == Phase::Now).await;
     }
 
@@ -117,22 +117,22 @@ mod tests {
 
     #[tokio::test]
     async fn the_first_call_drains_and_the_second_hurries() {
-        let (trigger, mut shutdown) = manual();
+        let (trigger, mut shutdown) = channel();
         assert!(!shutdown.requested());
         assert_eq!(shutdown.wait().now_or_never(), None);
         trigger.drain(Duration::from_secs(5));
         trigger.drain(Duration::from_secs(99));
         assert!(shutdown.requested());
         assert_eq!(shutdown.clone().wait().await, Duration::from_secs(5));
-        assert_eq!(shutdown.hurry().now_or_never(), None);
+        assert_eq!(shutdown.grace_ended().now_or_never(), None);
         trigger.now();
-        shutdown.hurry().await;
+        shutdown.grace_ended().await;
         assert_eq!(shutdown.wait().await, Duration::ZERO);
     }
 
     #[tokio::test]
     async fn a_dropped_trigger_stops_nothing() {
-        let (trigger, mut shutdown) = manual();
+        let (trigger, mut shutdown) = channel();
         drop(trigger);
         assert_eq!(shutdown.wait().now_or_never(), None);
         assert!(!shutdown.requested());
@@ -145,7 +145,7 @@ mod tests {
             kill_process(getpid(), first).unwrap();
             assert_eq!(shutdown.wait().await, Duration::from_secs(7));
             kill_process(getpid(), second).unwrap();
-            shutdown.hurry().await;
+            shutdown.grace_ended().await;
         }
     }
 }

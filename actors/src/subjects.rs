@@ -411,7 +411,7 @@ pub fn inbox_prefix(public_key: &str) -> String {
 }
 
 /// Returns a fresh subject without subscribers, for round trips.
-pub fn unserved() -> Subject {
+pub fn without_subscribers() -> Subject {
     format!("_KASKADE.UNSERVED.{}", crate::ids::unique_token()).into()
 }
 

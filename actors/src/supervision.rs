@@ -143,7 +143,7 @@ impl Supervisor {
     }
 
     /// Returns the first core task that ended while the node ran; `None` if all run.
-    pub fn ended(&self) -> Option<&'static str> {
+    pub fn ended_task(&self) -> Option<&'static str> {
         *self.0.ended.borrow()
     }
 
@@ -207,15 +207,15 @@ mod tests {
     fn the_first_task_that_ends_is_reported_and_none_after_a_stop() {
         let supervisor = Supervisor::default();
         let (first, second) = (supervisor.guard("first"), supervisor.guard("second"));
-        assert_eq!(supervisor.ended(), None);
+        assert_eq!(supervisor.ended_task(), None);
         drop(second);
         drop(first);
-        assert_eq!(supervisor.ended(), Some("second"));
+        assert_eq!(supervisor.ended_task(), Some("second"));
         let supervisor = Supervisor::default();
         let guard = supervisor.guard("task");
         supervisor.stop();
         drop(guard);
-        assert_eq!(supervisor.ended(), None);
+        assert_eq!(supervisor.ended_task(), None);
     }
 
     #[test]
@@ -225,10 +225,10 @@ mod tests {
         let reported = system.block_on(async {
             let ends = supervisor.spawn_finite("ends", async {});
             ends.await.unwrap();
-            assert_eq!(supervisor.ended(), None);
+            assert_eq!(supervisor.ended_task(), None);
             let panics = supervisor.spawn_finite("panics", async { panic!("scripted") });
             assert!(panics.await.is_err());
-            supervisor.ended()
+            supervisor.ended_task()
         });
         assert_eq!(reported, Some("panics"));
     }
@@ -253,7 +253,7 @@ mod tests {
             while runs.get() < 4 {
                 tokio::task::yield_now().await;
             }
-            assert_eq!(supervisor.ended(), None);
+            assert_eq!(supervisor.ended_task(), None);
             supervisor.spawn("panics", async { panic!("scripted") });
             supervisor.failure().await
         });

@@ -8,6 +8,7 @@ pub mod chunks;
 mod client;
 pub mod client_codec;
 mod codec;
+mod codec_error;
 mod control;
 mod energy;
 pub mod headers;
@@ -25,11 +26,12 @@ mod token;
 
 pub use certificates::{
     AuditReport, CascadeStatus, CertificateFinding, CertificateNotice, CertificateReport, Feedback,
-    FeedbackReply, RightAnswer,
+    FeedbackLabel, FeedbackReply,
 };
 pub use client::{BranchReply, InferReply, InferRequest};
 pub use client_codec::{ContentType, decode_infer, decode_reply, encode_fault, encode_reply};
-pub use codec::{CodecError, Limits, Message};
+pub use codec::Message;
+pub use codec_error::{CodecError, Limits};
 pub use control::{
     GearShift, LoadCount, LoadDriftNotice, Observation, PlanNotice, PlanReport, PlanRequest, ShiftReport,
 };

@@ -131,7 +131,7 @@ fn main() -> ExitCode {
     let (address, app) = (endpoint.address, app(&endpoint.url(), clients));
     let bus = BusConfig::new("hop");
     let service = Service::builder(&app)
-        .first_worker()
+        .on_first_worker()
         .bus(bus.clone())
         .start()
         .unwrap();

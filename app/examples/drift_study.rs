@@ -132,7 +132,7 @@ fn main() -> Result<(), Box<dyn Error>> {
 
 /// Lets every variant answer the test images.
 fn answers(app: &App, profile: &Profile, corruption: Option<Corruption>) -> Result<Answers, Box<dyn Error>> {
-    let family = Family::of(app);
+    let family = Family::from_app(app);
     let set = app.data.test.as_ref().ok_or("the app has no test set")?;
     let mut all = Vec::new();
     for member in &family.members {
@@ -213,7 +213,7 @@ fn run(plan: &Plan, data: [&Walks; 2], share: f64, seed: u64) -> Run {
     let mut run = Run::default();
     let Some(list) = &plan.certified else { return run };
     let mut watch = CertificateMonitor::new(list, MonitorConfig::default());
-    let mut sampler = Sampler::new(AuditSettings::of_share(share), seed);
+    let mut sampler = Sampler::new(AuditSettings::with_share(share), seed);
     let mut random = ChaCha8Rng::seed_from_u64(seed);
     let (mut counts, mut since_move) = (Counts::default(), Vec::new());
     let images: Vec<usize> = (0..data[0].first().map_or(0, Vec::len)).collect();
@@ -227,20 +227,20 @@ fn run(plan: &Plan, data: [&Walks; 2], share: f64, seed: u64) -> Run {
                 .get(gear as usize)
                 .and_then(|walks| walks.get(image))
         };
-        let gear = plan.limited(0, watch.limit());
+        let gear = plan.clamp_gear(0, watch.limit());
         let capacity = AuditCapacity {
             in_flight: 0,
             max_in_flight: 1,
             open: 0,
         };
-        let is_chosen = sampler.chooses(watch.elevates_audits(), capacity);
+        let is_chosen = sampler.selects(watch.elevates_audits(), capacity);
         let Some(live) = walk(gear) else { return run };
         if let Some(counts) = plan.certified_index(gear).and_then(|place| counts.at(place)) {
             for (stage, category) in &live.categories {
                 counts.count(*stage, *category);
             }
         }
-        if is_chosen && let Some(audit) = Audit::of(plan, gear, &live.variant) {
+        if is_chosen && let Some(audit) = Audit::new(plan, gear, &live.variant) {
             let ask = |gear: u32| {
                 walk(gear).map(|walk| certificate_monitor::ComparedAnswer::Number(walk.answer.class))
             };
@@ -254,7 +254,10 @@ fn run(plan: &Plan, data: [&Walks; 2], share: f64, seed: u64) -> Run {
         }
         note(&mut run, (request, corrupt), live.answer.right, &mut since_move);
         let right = |gear: Option<u32>| gear.and_then(walk).is_some_and(|walk| walk.answer.right);
-        add(&mut run.largest[usize::from(corrupt)], right(plan.gear_at(0)));
+        add(
+            &mut run.largest[usize::from(corrupt)],
+            right(plan.gear_of_certified(0)),
+        );
         add(&mut run.unwatched[usize::from(corrupt)], right(Some(0)));
         if (request + 1).is_multiple_of(DECIDE_EVERY) {
             let found = watch.take(&std::mem::take(&mut counts));
@@ -318,7 +321,7 @@ fn sum(answers: &[bool]) -> (u64, u64) {
 /// Sends every image through every gear.
 fn walks(plan: &Plan, profile: &Profile, answers: &Answers) -> Walks {
     let images = answers.first().map_or(0, Vec::len);
-    let gears = (0..plan.every_gear().count() as u32).map(|gear| {
+    let gears = (0..plan.all_gears().count() as u32).map(|gear| {
         let of_gear = (0..images).filter_map(|image| walk(plan, profile, answers, gear, image));
         of_gear.collect()
     });

@@ -2,10 +2,10 @@
 //!
 //! | module | holds |
 //! |---|---|
-//! | `variant`, `worker`, `ingress`, `connection` | the models and the plan; workers; admission and batching; broker and probes |
+//! | `task`, `variant`, `worker`, `ingress`, `connection` | the task; the models and the plan; workers; admission and batching; broker and probes |
 //! | [`scalar`] | validated names, durations, sizes and powers |
 //! | [`objective`] | the latency objective: a limit for a quantile |
-//! | [`remote`] | models behind endpoints |
+//! | [`remote`], [`key_source`] | models behind endpoints, and where their keys are |
 //! | [`confidence`] | where the confidence of a remote variant comes from |
 //! | [`family_file`] | a family in a file of its own, shared by several apps |
 //! | [`data`] | sources of labelled samples |
@@ -33,6 +33,7 @@ pub mod gateway;
 pub mod generation;
 pub mod guarantee;
 mod ingress;
+pub mod key_source;
 mod load;
 pub mod objective;
 pub mod pipeline;
@@ -41,6 +42,7 @@ pub mod power;
 pub mod records;
 pub mod remote;
 pub mod scalar;
+mod task;
 pub mod telemetry;
 mod validate;
 mod variant;
@@ -52,7 +54,8 @@ use std::path::PathBuf;
 pub use connection::{HttpConfig, NatsConfig};
 pub use error::ConfigError;
 pub use ingress::{BatchingConfig, IngressConfig};
-pub use variant::{AggregationConfig, PlanSource, Task, VariantConfig};
+pub use task::Task;
+pub use variant::{AggregationConfig, PlanSource, VariantConfig};
 pub use worker::WorkerConfig;
 
 use data::DataSets;

@@ -7,6 +7,7 @@ mod folder;
 mod label;
 mod parquet;
 mod rankings;
+mod record;
 mod records;
 pub mod reply;
 mod scene_error;
@@ -133,16 +134,16 @@ impl Samples {
         match set {
             DataSet::Idx(idx) => {
                 let images = LabelledImages::read(&idx.images, &idx.labels)?;
-                Self::images_with(&images, idx, signature, labels).map_err(DataError::of(&idx.images))
+                Self::images_with(&images, idx, signature, labels).map_err(DataError::in_file(&idx.images))
             }
             DataSet::Tsv(tsv) => {
                 let text = texts::read(&tsv.file)?;
-                Self::from_lines(&text, tsv, signature, labels).map_err(DataError::of(&tsv.file))
+                Self::from_lines(&text, tsv, signature, labels).map_err(DataError::in_file(&tsv.file))
             }
             DataSet::Words(set) => {
                 let text = texts::read(&set.file)?;
-                let read = texts::words(&text, set).map_err(DataError::of(&set.file))?;
-                Self::from_completions(read, set.take, signature).map_err(DataError::of(&set.file))
+                let read = texts::words(&text, set).map_err(DataError::in_file(&set.file))?;
+                Self::from_completions(read, set.take, signature).map_err(DataError::in_file(&set.file))
             }
             DataSet::Records(set) => Self::from_records(set, signature, labels),
             DataSet::Folder(set) => Self::from_folder(set, signature, labels),
@@ -317,11 +318,6 @@ impl Samples {
         }
         Ok(())
     }
-}
-
-/// Returns a text without the byte order mark that some editors begin a file with.
-fn without_mark(text: &str) -> &str {
-    text.strip_prefix('\u{feff}').unwrap_or(text)
 }
 
 /// Reads one line of a tab-separated file.

@@ -398,7 +398,7 @@ impl Deployment {
             }
             let state = Progress {
                 ingresses,
-                behind: self.rollout.behind(epoch, now),
+                behind: self.rollout.lagging(epoch, now),
                 is_admitted,
                 silent: heard.elapsed() >= SILENT_AFTER,
                 missing: missing.clone(),

@@ -4,6 +4,7 @@ mod class_order;
 mod classes;
 mod error;
 mod observed;
+mod source;
 mod variant;
 
 use std::collections::BTreeMap;
@@ -15,11 +16,12 @@ use kaskade_models::device::DeviceChoice;
 use kaskade_models::{Described, Loaded, Model, warm_up};
 use kaskade_policy::plan::{Partition, Replica};
 
-pub use self::classes::{Classes, FamilyClasses, OtherClasses};
+pub use self::classes::{ClassMismatch, Classes, FamilyClasses};
 pub(crate) use self::classes::{listed, stated_names};
 pub use self::error::FamilyError;
 use self::observed::Observed;
-pub use self::variant::{Recording, Source, VariantSpec};
+pub use self::source::{Recording, Source};
+pub use self::variant::VariantSpec;
 use crate::config::data::DataSets;
 use crate::config::{App, Task};
 use crate::report::in_one_line;
@@ -39,12 +41,12 @@ pub struct Family {
 
 impl Family {
     /// Returns the family of an app.
-    pub fn of(app: &App) -> Self {
-        let classes = Arc::new(FamilyClasses::of(app));
+    pub fn from_app(app: &App) -> Self {
+        let classes = Arc::new(FamilyClasses::from_app(app));
         let members = app.variants.iter().map(|variant| VariantSpec {
             name: variant.name.to_string(),
             device: app.device_of(variant),
-            source: Source::of(app, variant),
+            source: Source::new(app, variant),
             task: app.task,
             in_pipeline: app.pipeline.is_some(),
             dtype: variant.dtype,
@@ -74,7 +76,7 @@ impl Family {
             match member.check_classes() {
                 // A process need not have the checkpoints that it does not serve.
                 Err(FamilyError::Classes {
-                    source: OtherClasses::Unknown { .. },
+                    source: ClassMismatch::Unknown { .. },
                     ..
                 }) => {}
                 Err(error @ FamilyError::Classes { .. }) => return Err(error),
@@ -116,7 +118,7 @@ impl Family {
     }
 
     /// Returns remarks about entity labels that only some of the token classifiers have.
-    pub fn unequal_entities(&self) -> Vec<String> {
+    pub fn entity_label_warnings(&self) -> Vec<String> {
         let labellers = self
             .members
             .iter()
@@ -127,7 +129,7 @@ impl Family {
                 let names = classes::stated_names(&member.source).ok()??;
                 Some((member.name.clone(), names))
             });
-        classes::unequal_entities(&labels.collect::<Vec<_>>())
+        classes::entity_label_warnings(&labels.collect::<Vec<_>>())
     }
 
     /// Returns a loader of replicas for a worker.

@@ -15,7 +15,7 @@ use nkeys::{KeyPair, KeyPairType};
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
-use crate::report::{WriteError, beside, write_file};
+use crate::report::{WriteError, temporary_path, write_file};
 
 /// Name of the file with a user's seed, in the user's folder.
 pub const SEED: &str = "nkey";
@@ -252,18 +252,18 @@ fn public_key(seed: &str, path: &Path) -> Result<String, KeyError> {
 /// Writes a secret file that only its owner can read, atomically: a new temporary file, which no other process can have
 /// replaced by a link, is renamed to `path`.
 fn write_private(path: &Path, text: &str) -> Result<(), KeyError> {
-    let beside = beside(path);
+    let temporary = temporary_path(path);
     // An interrupted process with the same id may have left it.
-    let _ = std::fs::remove_file(&beside);
+    let _ = std::fs::remove_file(&temporary);
     let written = OpenOptions::new()
         .write(true)
         .create_new(true)
         .mode(0o600)
-        .open(&beside)
+        .open(&temporary)
         .and_then(|mut file| file.write_all(text.as_bytes()).and_then(|()| file.sync_all()))
-        .and_then(|()| std::fs::rename(&beside, path));
+        .and_then(|()| std::fs::rename(&temporary, path));
     written.map_err(|error| {
-        let _ = std::fs::remove_file(&beside);
+        let _ = std::fs::remove_file(&temporary);
         KeyError::file(path, "written")(error)
     })
 }

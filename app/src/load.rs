@@ -1,6 +1,7 @@
 //! Load generation: arrivals, clients, and the outcomes of requests.
 
 pub mod arrivals;
+pub mod error;
 pub mod generator;
 pub mod record;
 pub mod requests;

@@ -122,10 +122,10 @@ pub fn profile<E: From<MeasureError>>(
     for (place, member) in family.members.iter().enumerate() {
         let mut loaded = member
             .load(member.device)
-            .map_err(MeasureError::of(&member.name))?;
+            .map_err(MeasureError::of_variant(&member.name))?;
         classes
             .check(&member.name, &loaded.info)
-            .map_err(MeasureError::of(&member.name))?;
+            .map_err(MeasureError::of_variant(&member.name))?;
         let signature = loaded.model.signature();
         if let Some(samples) = samples.take() {
             let mut set = samples(&loaded, options.judge.label_use())?;
@@ -135,8 +135,9 @@ pub fn profile<E: From<MeasureError>>(
             read = Some(set);
         }
         let set = read.as_ref().ok_or(MeasureError::NoSamples)?;
-        set.check(&signature).map_err(MeasureError::of(&member.name))?;
-        let mut meter = Meter::of(member.device, options.power)?;
+        set.check(&signature)
+            .map_err(MeasureError::of_variant(&member.name))?;
+        let mut meter = Meter::open(member.device, options.power)?;
         note(&mut devices, meter.device());
         note(&mut sources, meter.source());
         let forwards_too_long = place + 1 < family.members.len();
@@ -148,7 +149,7 @@ pub fn profile<E: From<MeasureError>>(
             set,
             &mut meter,
         );
-        let (measured, said) = measured.map_err(MeasureError::of(&member.name))?;
+        let (measured, said) = measured.map_err(MeasureError::of_variant(&member.name))?;
         if member.task == Task::Classification && !member.in_pipeline {
             let predictions = &measured.validation.predictions;
             // A warning is no progress, which `quiet` is about.
@@ -194,11 +195,11 @@ fn check_files(family: &Family) -> Result<(), MeasureError> {
     for member in &family.members {
         // An error of classes names the variant.
         member.check_classes().map_err(|error| match error {
-            FamilyError::Classes { variant, source } => MeasureError::of(&variant)(source),
-            error => MeasureError::of(&member.name)(error),
+            FamilyError::Classes { variant, source } => MeasureError::of_variant(&variant)(source),
+            error => MeasureError::of_variant(&member.name)(error),
         })?;
     }
-    for remark in family.unequal_entities() {
+    for remark in family.entity_label_warnings() {
         say(&format!("profile: {remark}"));
     }
     Ok(())
@@ -207,12 +208,12 @@ fn check_files(family: &Family) -> Result<(), MeasureError> {
 /// The answers of the largest variant, as labels.
 fn labels_of_largest(family: &Family, set: &Samples, grading: Grading) -> Result<Vec<Label>, MeasureError> {
     let largest = family.members.last().ok_or(MeasureError::NoMembers)?;
-    let named = || MeasureError::of::<MeasureError>(&largest.name);
+    let named = || MeasureError::of_variant::<MeasureError>(&largest.name);
     let mut loaded = largest
         .load(largest.device)
-        .map_err(MeasureError::of(&largest.name))?;
+        .map_err(MeasureError::of_variant(&largest.name))?;
     set.check(&loaded.model.signature())
-        .map_err(MeasureError::of(&largest.name))?;
+        .map_err(MeasureError::of_variant(&largest.name))?;
     let answered = answers::as_labels(loaded.model.as_mut(), &set.inputs, grading);
     answered.map_err(|error| error.in_set(set)).map_err(named())
 }

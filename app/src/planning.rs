@@ -78,7 +78,7 @@ pub fn read_profile(path: &Path) -> Result<Profile, PlanningError> {
         path: path.to_owned(),
         source,
     })?;
-    Profile::from_json(&text).map_err(PlanningError::of(path))
+    Profile::from_json(&text).map_err(PlanningError::in_file(path))
 }
 
 #[cfg(test)]

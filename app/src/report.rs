@@ -41,11 +41,11 @@ pub fn write_file(path: &Path, text: &str) -> Result<(), WriteError> {
         return std::fs::write(found, text).map_err(failed);
     }
     let path = found.as_deref().unwrap_or(path);
-    let beside = beside(path);
-    let written = std::fs::write(&beside, text).and_then(|()| std::fs::rename(&beside, path));
+    let temporary = temporary_path(path);
+    let written = std::fs::write(&temporary, text).and_then(|()| std::fs::rename(&temporary, path));
     written.map_err(|error| {
         // The partial file may be what fills the disk.
-        let _ = std::fs::remove_file(&beside);
+        let _ = std::fs::remove_file(&temporary);
         failed(error)
     })
 }
@@ -70,7 +70,7 @@ pub fn check_writable(path: &Path) -> Result<(), WriteError> {
         folder = folder_of(missing);
     }
     let name = Path::new(path.file_name().unwrap_or_default());
-    let trial = beside(&folder.map_or_else(|| name.to_owned(), |folder| folder.join(name)));
+    let trial = temporary_path(&folder.map_or_else(|| name.to_owned(), |folder| folder.join(name)));
     let written = std::fs::write(&trial, TRIAL);
     let removed = std::fs::remove_file(&trial);
     written.and(removed).map_err(failed)
@@ -112,10 +112,10 @@ fn is_device(path: &Path) -> bool {
 }
 
 /// Returns the path of the temporary file that is renamed to `path`.
-pub(crate) fn beside(path: &Path) -> PathBuf {
-    let mut beside = path.as_os_str().to_owned();
-    beside.push(format!(".{}.tmp", std::process::id()));
-    beside.into()
+pub(crate) fn temporary_path(path: &Path) -> PathBuf {
+    let mut temporary = path.as_os_str().to_owned();
+    temporary.push(format!(".{}.tmp", std::process::id()));
+    temporary.into()
 }
 
 /// Formats an error and its causes on one line, each reason once, since many errors repeat the text of their cause.

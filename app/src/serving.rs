@@ -255,7 +255,7 @@ impl Role {
     }
 
     /// Returns whether it hosts replicas.
-    pub fn works(self) -> bool {
+    pub fn runs_worker(self) -> bool {
         matches!(self, Self::All | Self::Worker)
     }
 
@@ -280,7 +280,7 @@ pub(crate) fn start(
 ) -> Result<Node, ServingError> {
     let ingress = ingress(app);
     // Without replicas, a process computes on the CPU only, and its host may have no other device.
-    let device = if role.works() {
+    let device = if role.runs_worker() {
         app.device_at(worker)
     } else {
         DeviceChoice::Cpu
@@ -295,7 +295,7 @@ pub(crate) fn start(
         app: app.name.to_string(),
         bus,
         ingress: role.has_ingress().then_some(ingress),
-        worker: role.works().then(|| (worker, family.loader())),
+        worker: role.runs_worker().then(|| (worker, family.loader())),
         plan,
         planner: if role.plans() { replan::planner(app)? } else { None },
         power: Some(power),
@@ -319,7 +319,7 @@ fn ingress(app: &App) -> IngressConfig {
         default_budget: app.ingress.default_budget.duration(),
         max_budget: app.ingress.max_budget.duration(),
         durable: app.durable.as_ref().map(Into::into),
-        audit: AuditSettings::of_share(
+        audit: AuditSettings::with_share(
             app.guarantee
                 .map_or_else(AuditShare::default, |guarantee| guarantee.audit)
                 .get(),

@@ -42,6 +42,7 @@ use tokio::runtime;
 use tokio::sync::oneshot;
 use tokio::task::LocalSet;
 
+pub use server::{SERVER_NAME, VERSION};
 pub use stats::BrokerStats;
 
 use connection::Limits;
@@ -49,10 +50,6 @@ use parser::MAX_CONTROL_LINE;
 use server::Server;
 use stats::Counters;
 
-/// `server_name` in the greeting; identifies the embedded broker.
-pub const SERVER_NAME: &str = "kaskade-embedded";
-/// `version` in the greeting: the nats-server version whose core protocol it implements.
-pub const VERSION: &str = "2.10.0";
 /// The largest `max_payload`, bytes; the same as nats-server's.
 pub const MAX_PAYLOAD_LIMIT: usize = 64 << 20;
 

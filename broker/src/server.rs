@@ -17,7 +17,11 @@ use super::connection::{Limits, serve};
 use super::hub::Hub;
 use super::session::Session;
 use super::stats::Counters;
-use super::{SERVER_NAME, VERSION};
+
+/// `server_name` in the greeting; identifies the embedded broker.
+pub const SERVER_NAME: &str = "kaskade-embedded";
+/// `version` in the greeting: the nats-server version whose core protocol it implements.
+pub const VERSION: &str = "2.10.0";
 
 /// Pause after a failed accept: the process may be out of file descriptors, and an immediate retry would only use a
 /// core.

@@ -11,7 +11,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use kaskade::app::data::{Label, reply::label_of};
-use kaskade::app::load::requests::Set;
+use kaskade::app::load::requests::RequestSet;
 use kaskade::{App, Client, Inputs, Profiler, Service, planning};
 
 /// Samples of the test set to ask.
@@ -38,7 +38,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     println!("serving `digits` on {}", service.url());
 
     let test_set = app.data.test.as_ref().ok_or("the app has no test set")?;
-    let Set::Samples(samples) = Set::read(&app, test_set)? else {
+    let RequestSet::Samples(samples) = RequestSet::read(&app, test_set)? else {
         return Err("the test set has no labelled samples".into());
     };
     let questions = samples.inputs.into_iter().zip(samples.labels).take(ASKED);

@@ -92,7 +92,7 @@ pub(crate) fn tensors(
     device: &Device,
 ) -> (Sequences, Tensor<1, Int>) {
     let longest = batch.iter().map(|tokens| tokens.ids.len()).max().unwrap_or(0);
-    let (mut ids, mut there) = (Vec::new(), Vec::new());
+    let (mut ids, mut mask) = (Vec::new(), Vec::new());
     for tokens in batch {
         let last = tokens.ids.len().saturating_sub(1);
         for place in 0..longest {
@@ -100,14 +100,14 @@ pub(crate) fn tensors(
             let within = (1..last).contains(&place);
             let hidden = within && rng.random_bool(hide);
             ids.push(if hidden { MASK } else { id.unwrap_or(0) });
-            there.push(f32::from(u8::from(id.is_some())));
+            mask.push(f32::from(u8::from(id.is_some())));
         }
     }
     let shape = [batch.len(), longest];
     let classes: Vec<i64> = batch.iter().map(|tokens| i64::from(tokens.class)).collect();
     let sequences = Sequences {
         ids: Tensor::from_data(TensorData::new(ids, shape), device),
-        there: Tensor::from_data(TensorData::new(there, shape), device),
+        mask: Tensor::from_data(TensorData::new(mask, shape), device),
     };
     let classes = Tensor::from_data(TensorData::new(classes, [batch.len()]), device);
     (sequences, classes)

@@ -37,7 +37,7 @@ pub(crate) struct Sequences {
     /// `[batch, sequence]`.
     pub ids: Tensor<2, Int>,
     /// 1 where a token is there, 0 where it fills up, `[batch, sequence]`.
-    pub there: Tensor<2>,
+    pub mask: Tensor<2>,
 }
 
 /// A BERT with a head that classifies sequences.
@@ -120,7 +120,7 @@ impl Bert {
         let embedded = self.words.forward(sequences.ids.clone())
             + self.positions.forward(Tensor::from_data(positions, &device))
             + self.types.forward(Tensor::zeros([1, 1], &device));
-        let unseen = (sequences.there.clone() * -1.0 + 1.0) * HIDDEN;
+        let unseen = (sequences.mask.clone() * -1.0 + 1.0) * HIDDEN;
         let unseen = unseen.reshape([batch, 1, 1, length]);
         let embedded = dropped(self.norm.forward(embedded), self.dropout);
         self.layers

@@ -23,6 +23,10 @@ pub enum Streaming {
     Buffered,
 }
 
+/// Bytes of a body that must arrive within a pause, unless it ends: a client that sends a byte now and then would hold its place
+/// for as long as it likes.
+pub(crate) const MIN_BYTES_PER_PAUSE: usize = 16 << 10;
+
 /// Limits of a gateway.
 #[derive(Debug, Clone)]
 pub struct Limits {

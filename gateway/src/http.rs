@@ -3,7 +3,8 @@
 //! | module | holds |
 //! |---|---|
 //! | `api`, `other_paths` | the API of a path; paths of other servers, with alternatives |
-//! | `failure`, `grpc_status` | typed errors as HTTP and gRPC statuses |
+//! | `failure` | typed errors |
+//! | `error_response`, `grpc_status` | typed errors as HTTP responses and gRPC statuses |
 //! | `body`, `json_body` | bodies and their compression; fields of JSON bodies |
 //! | `header_names`, `path_params` | header names; path parameters |
 //! | `cors` | requests from pages of other origins |
@@ -11,6 +12,7 @@
 pub(crate) mod api;
 pub(crate) mod body;
 pub(crate) mod cors;
+mod error_response;
 pub(crate) mod failure;
 pub(crate) mod grpc_status;
 pub(crate) mod header_names;

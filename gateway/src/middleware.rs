@@ -101,7 +101,7 @@ impl Guarded {
         let api = if grpc_status::is_grpc(request.headers()) {
             Api::Grpc
         } else {
-            Api::of(path)
+            Api::from_path(path)
         };
         let is_stranger = admitted
             .as_ref()
@@ -179,7 +179,7 @@ fn count(shared: &GatewayState, request: Request, permits: Permits) -> Request {
     if is_grpc_stream(path) {
         return request;
     }
-    let pause = (Api::of(path) == Api::Grpc).then_some(shared.limits.body_pause);
+    let pause = (Api::from_path(path) == Api::Grpc).then_some(shared.limits.body_pause);
     request.map(|body| Body::new(LimitedBody::new(body, Arc::clone(&shared.bodies), permits, pause)))
 }
 

@@ -33,7 +33,7 @@ use crate::http::failure::Failure;
 use crate::http::{grpc_status, other_paths};
 use crate::middleware::Guarded;
 use crate::requests::trace;
-use crate::state::{GatewayState, Served};
+use crate::state::{GatewayState, ServedApp};
 use crate::tls::{TlsError, TlsListener, acceptor};
 
 /// Why a gateway does not start, or does not serve an app.
@@ -174,11 +174,11 @@ impl Drop for Gateway {
 async fn connect(shared: &GatewayState, options: AppOptions, bus: BusConfig) -> Result<(), GatewayError> {
     let app = App::new(&options.name)?;
     let bus = Bus::connect(bus).await?;
-    let watched = Arc::new(AppState::new(app.name()));
+    let app_state = Arc::new(AppState::new(app.name()));
     let client = Client::new(&bus, app.clone()).with_local_ingress(options.local.clone());
-    let served = shared.add(Served::new(options, client, bus.clone(), watched));
+    let served = shared.add(ServedApp::new(options, client, bus.clone(), app_state));
     // A user without the observer's permissions still serves requests; the dashboard stays empty.
-    if let Err(error) = follow(&bus, &app, &served.watched, Arc::clone(&served.times)).await {
+    if let Err(error) = follow(&bus, &app, &served.state, Arc::clone(&served.times)).await {
         tracing::warn!(%error, "the gateway cannot follow the app; the dashboard stays empty");
     }
     Ok(())
@@ -210,7 +210,7 @@ async fn unknown_path(headers: HeaderMap, uri: Uri) -> Response<Body> {
     if grpc_status::is_grpc(&headers) {
         return trace::unrouted(grpc_status::unknown_method(path));
     }
-    trace::unrouted(Failure::unknown_path(path).response(Api::of(path)))
+    trace::unrouted(Failure::unknown_path(path).response(Api::from_path(path)))
 }
 
 async fn wrong_method(method: Method, uri: Uri) -> Response<Body> {
@@ -220,7 +220,7 @@ async fn wrong_method(method: Method, uri: Uri) -> Response<Body> {
         Some(_) => Failure::unknown_path(path),
         None => Failure::wrong_method(&method, path),
     };
-    trace::unrouted(failure.response(Api::of(path)))
+    trace::unrouted(failure.response(Api::from_path(path)))
 }
 
 /// Returns all routes.

@@ -46,7 +46,7 @@ pub(crate) struct GatewayState {
     pub(crate) accept_failures: Arc<AcceptFailures>,
     /// Health of the process's node, if it has one.
     pub(crate) health: watch::Sender<Option<Health>>,
-    apps: RwLock<BTreeMap<String, Arc<Served>>>,
+    apps: RwLock<BTreeMap<String, Arc<ServedApp>>>,
 }
 
 impl GatewayState {
@@ -92,7 +92,7 @@ impl GatewayState {
     }
 
     /// Adds an app, and returns it.
-    pub(crate) fn add(&self, app: Served) -> Arc<Served> {
+    pub(crate) fn add(&self, app: ServedApp) -> Arc<ServedApp> {
         let app = Arc::new(app);
         let mut apps = self.apps.write().unwrap_or_else(PoisonError::into_inner);
         apps.insert(app.options.name.clone(), Arc::clone(&app));
@@ -100,7 +100,7 @@ impl GatewayState {
     }
 
     /// Returns the apps in the order of their names.
-    pub(crate) fn apps(&self) -> Vec<Arc<Served>> {
+    pub(crate) fn apps(&self) -> Vec<Arc<ServedApp>> {
         let apps = self.apps.read().unwrap_or_else(PoisonError::into_inner);
         apps.values().cloned().collect()
     }
@@ -109,7 +109,7 @@ impl GatewayState {
     ///
     /// # Errors
     /// `KSK0004` with status 404; `KSK0007` with status 503 before the gateway serves its first app.
-    pub(crate) fn app(&self, name: &str) -> Result<Arc<Served>, Failure> {
+    pub(crate) fn app(&self, name: &str) -> Result<Arc<ServedApp>, Failure> {
         let apps = self.apps.read().unwrap_or_else(PoisonError::into_inner);
         if apps.is_empty() {
             return Err(Failure::starting());
@@ -125,7 +125,7 @@ impl GatewayState {
     ///
     /// # Errors
     /// As [`GatewayState::app`]; also without a name if there is not exactly one app.
-    pub(crate) fn app_or_only(&self, name: Option<&str>) -> Result<Arc<Served>, Failure> {
+    pub(crate) fn app_or_only(&self, name: Option<&str>) -> Result<Arc<ServedApp>, Failure> {
         if let Some(name) = name {
             return self.app(name);
         }
@@ -141,11 +141,11 @@ impl GatewayState {
 }
 
 /// An app behind the gateway.
-pub(crate) struct Served {
+pub(crate) struct ServedApp {
     pub(crate) options: AppOptions,
     pub(crate) client: Client,
     pub(crate) bus: Bus,
-    pub(crate) watched: Arc<AppState>,
+    pub(crate) state: Arc<AppState>,
     pub(crate) times: Arc<LatencyHistograms>,
     pub(crate) tokenizer: Arc<AppTokenizer>,
     learned: RwLock<LearnedSignature>,
@@ -155,14 +155,14 @@ pub(crate) struct Served {
     pub(crate) created: u64,
 }
 
-impl Served {
-    pub(crate) fn new(options: AppOptions, client: Client, bus: Bus, watched: Arc<AppState>) -> Self {
+impl ServedApp {
+    pub(crate) fn new(options: AppOptions, client: Client, bus: Bus, state: Arc<AppState>) -> Self {
         Self {
             tokenizer: Arc::new(AppTokenizer::new(&options)),
             options,
             client,
             bus,
-            watched,
+            state,
             times: Arc::default(),
             learned: RwLock::default(),
             since: Instant::now(),
@@ -175,9 +175,9 @@ impl Served {
 
     /// Returns the inputs and outputs that the workers announce. Waits for the first announcement if the gateway has only just begun to
     /// follow the app.
-    pub(crate) async fn announced(&self) -> ObservedSignature {
+    pub(crate) async fn announced_signature(&self) -> ObservedSignature {
         loop {
-            let announced = self.watched.interface();
+            let announced = self.state.interface();
             let is_known = !announced.inputs.is_empty() || self.options.signature.is_some();
             if is_known || self.since.elapsed() > ANNOUNCED_WITHIN {
                 return announced;
@@ -187,7 +187,7 @@ impl Served {
     }
 
     /// Returns the tensors of answered requests.
-    pub(crate) fn learned(&self) -> ObservedSignature {
+    pub(crate) fn learned_signature(&self) -> ObservedSignature {
         self.learned
             .read()
             .unwrap_or_else(PoisonError::into_inner)
@@ -205,13 +205,13 @@ impl Served {
     }
 
     /// Notes the tensors of an answered request; most have none that are new.
-    pub(crate) fn learn(&self, inputs: &[TensorInfo], reply: &InferReply) {
+    pub(crate) fn record_signature(&self, inputs: &[TensorInfo], reply: &InferReply) {
         let learned = self.learned.read().unwrap_or_else(PoisonError::into_inner);
         if inputs.is_empty() && covers(&learned.tensors.outputs, &reply.outputs) {
             return;
         }
         drop(learned);
-        let epoch = self.watched.plan().map_or(0, |(epoch, _)| epoch);
+        let epoch = self.state.plan().map_or(0, |(epoch, _)| epoch);
         let mut learned = self.learned.write().unwrap_or_else(PoisonError::into_inner);
         learned.add(epoch, inputs, &infos(&reply.outputs));
     }
@@ -220,7 +220,7 @@ impl Served {
     ///
     /// # Errors
     /// `KSK0003`, with the path to use.
-    pub(crate) fn refuse_kinds(&self, refused: &[AnswerKind]) -> Result<(), Failure> {
+    pub(crate) fn check_answer_kind(&self, refused: &[AnswerKind]) -> Result<(), Failure> {
         match self.options.answers {
             Some(kind) if refused.contains(&kind) => {
                 let instead = kind.instead();

@@ -7,14 +7,16 @@ use kaskade_actors::{Code, Fault};
 use kaskade_models::ModelError;
 use kaskade_models::language::tokenization::CheckpointTokenizer;
 use serde::Serialize;
+use tokio::sync::Semaphore;
 
 use crate::config::{AppOptions, TokenizerPath};
 use crate::http::failure::Failure;
 use crate::http::header_names;
-use crate::state::{GatewayState, Served};
 
 /// Tokenizer of an app, loaded on first use.
 pub(crate) struct AppTokenizer {
+    /// Name of the app.
+    app: String,
     paths: Vec<TokenizerPath>,
     loaded: OnceLock<Result<LoadedTokenizer, String>>,
 }
@@ -29,6 +31,7 @@ pub(crate) struct LoadedTokenizer {
 impl AppTokenizer {
     pub(crate) fn new(options: &AppOptions) -> Self {
         Self {
+            app: options.name.clone(),
             paths: options.tokenizers.clone(),
             loaded: OnceLock::new(),
         }
@@ -41,6 +44,35 @@ impl AppTokenizer {
     fn get(&self) -> Result<&LoadedTokenizer, &str> {
         let loaded = self.loaded.get_or_init(|| load(&self.paths));
         loaded.as_ref().map_err(String::as_str)
+    }
+
+    /// Runs `work` with the tokenizer on a thread that serves no connections, while it holds one of the `permits`.
+    /// Returns the result as JSON, with a header that names the tokenizer's variant.
+    ///
+    /// # Errors
+    /// `no_tokenizer` with status 404; `KSK0001` if the tokenizer refuses the input.
+    pub(crate) async fn run<T: Serialize>(
+        self: &Arc<Self>,
+        permits: &Arc<Semaphore>,
+        work: impl FnOnce(&CheckpointTokenizer) -> Result<T, Failure> + Send + 'static,
+    ) -> Result<(String, HeaderMap), Failure> {
+        let internal = |reason: String| Failure::from(Fault::new(Code::Internal, reason));
+        let permit = Arc::clone(permits).acquire_owned().await;
+        let permit = permit.map_err(|error| internal(error.to_string()))?;
+        let tokenizer = Arc::clone(self);
+        let done = tokio::task::spawn_blocking(move || {
+            let _permit = permit;
+            let loaded = tokenizer.get();
+            let loaded = loaded.map_err(|reason| Failure::no_tokenizer(&tokenizer.app, reason))?;
+            let mut headers = HeaderMap::new();
+            if let Ok(variant) = HeaderValue::from_str(&loaded.variant) {
+                headers.insert(&header_names::VARIANT, variant);
+            }
+            let json = serde_json::to_string(&work(&loaded.tokenizer)?);
+            Ok((json.map_err(|error| internal(error.to_string()))?, headers))
+        });
+        done.await
+            .map_err(|error| internal(format!("a text was not tokenized: {error}")))?
     }
 }
 
@@ -68,35 +100,6 @@ fn load(paths: &[TokenizerPath]) -> Result<LoadedTokenizer, String> {
             .to_owned()
     };
     Err(failed.unwrap_or_else(missing))
-}
-
-/// Runs `work` with the tokenizer of an app, on a thread that serves no connections. Returns the result as JSON, with a
-/// header that names the tokenizer's variant.
-///
-/// # Errors
-/// `no_tokenizer` with status 404; `KSK0001` if the tokenizer refuses the input.
-pub(crate) async fn with_tokenizer<T: Serialize>(
-    shared: &GatewayState,
-    app: &Arc<Served>,
-    work: impl FnOnce(&CheckpointTokenizer) -> Result<T, Failure> + Send + 'static,
-) -> Result<(String, HeaderMap), Failure> {
-    let internal = |reason: String| Failure::from(Fault::new(Code::Internal, reason));
-    let permit = Arc::clone(&shared.tokenizing).acquire_owned().await;
-    let permit = permit.map_err(|error| internal(error.to_string()))?;
-    let app = Arc::clone(app);
-    let done = tokio::task::spawn_blocking(move || {
-        let _permit = permit;
-        let loaded = app.tokenizer.get();
-        let loaded = loaded.map_err(|reason| Failure::no_tokenizer(&app.options.name, reason))?;
-        let mut headers = HeaderMap::new();
-        if let Ok(variant) = HeaderValue::from_str(&loaded.variant) {
-            headers.insert(&header_names::VARIANT, variant);
-        }
-        let json = serde_json::to_string(&work(&loaded.tokenizer)?);
-        Ok((json.map_err(|error| internal(error.to_string()))?, headers))
-    });
-    done.await
-        .map_err(|error| internal(format!("a text was not tokenized: {error}")))?
 }
 
 /// Returns the failure of a field that the tokenizer refuses. `field` is the field's name in the body, if it differs

@@ -64,7 +64,7 @@ pub fn run(args: &Args) -> anyhow::Result<Reproduction> {
     policy::compare(&hardware, &ablation, &mut found);
     let pairs = traffic::run(&hardware, &loads)?;
     traffic::compare(&pairs, &mut found);
-    let [_, _, opt_30b, _] = stated::opts();
+    let [_, _, opt_30b, _] = stated::opt_models();
     let lines = policy::lines(&hardware, &opt_30b)?;
     policy::compare_lines(&lines, &mut found);
     let motivation = motivation::compare(&hardware, args.answer as usize, &mut found)?;

@@ -92,7 +92,7 @@ pub fn run(args: &Args) -> anyhow::Result<Reproduction> {
     };
     found.assumptions.extend(named.notes);
     let traffic = named.pipeline;
-    let phases = Phases::of(&traffic, args.workers)?;
+    let phases = Phases::new(&traffic, args.workers)?;
     let traffic = field(traffic, phases.hardware.served_qps, args, &mut found.assumptions)?;
     capacity::compare(&traffic, args, &mut found)?;
     day::compare(&traffic, day::Paper::TRAFFIC, args, &mut found)?;
@@ -102,7 +102,7 @@ pub fn run(args: &Args) -> anyhow::Result<Reproduction> {
     found
         .assumptions
         .push("the social media pipeline of Figure 6: every figure is assumed; nothing of it was published that could be planned with".to_owned());
-    let phases = Phases::of(&social, args.workers)?;
+    let phases = Phases::new(&social, args.workers)?;
     let social = field(social, phases.hardware.served_qps, args, &mut Vec::new())?;
     day::compare(&social, day::Paper::SOCIAL, args, &mut found)?;
     allocator::compare(&traffic.pipeline, args, &mut found)?;

@@ -60,9 +60,9 @@ impl Cache {
         let file = self.file(url, body);
         let mut content = format!("{} {}\n", answer.took.as_micros(), answer.head).into_bytes();
         content.extend_from_slice(&answer.body);
-        let beside = file.with_extension(format!("{}.partial", std::process::id()));
-        fs::write(&beside, content)?;
-        fs::rename(beside, file)
+        let temporary = file.with_extension(format!("{}.partial", std::process::id()));
+        fs::write(&temporary, content)?;
+        fs::rename(temporary, file)
     }
 
     fn file(&self, url: &str, body: &[u8]) -> PathBuf {

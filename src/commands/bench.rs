@@ -13,7 +13,7 @@ use kaskade_app::data::text_metric::Grading;
 use kaskade_app::load::arrivals::{ArrivalProcess, Arrivals};
 use kaskade_app::load::generator::{self, Until};
 use kaskade_app::load::record::{Figures, Latency, Record};
-use kaskade_app::load::requests::{Questions, Set};
+use kaskade_app::load::requests::{RequestSender, RequestSet};
 use kaskade_app::load::trace_args::{TraceArgs, positive};
 use kaskade_app::measure::meter::Meter;
 use kaskade_app::planning::initial;
@@ -26,8 +26,8 @@ use tokio::sync::oneshot;
 
 use crate::app_address::{Target, TargetArgs};
 use crate::args::{Broker, Overwrite, read_trace};
+use crate::failure::Interrupted;
 use crate::failure::Usage;
-use crate::interrupt::Interrupted;
 use crate::{interrupt, output};
 
 /// Sends a load to an app and reports throughput, latency and errors: an open loop (`--rate`, `--trace`) sends requests when they
@@ -209,7 +209,7 @@ fn check(figures: &Figures, args: &Args) -> anyhow::Result<()> {
     ensure!(
         figures.answered > 0,
         "none of {} was answered ({}); `kaskade explain CODE` says what an error means",
-        units::counted_apart(figures.sent, "request", "requests"),
+        units::count_with_separators(figures.sent, "request", "requests"),
         if errors.is_empty() {
             "no errors".to_owned()
         } else {
@@ -221,7 +221,7 @@ fn check(figures: &Figures, args: &Args) -> anyhow::Result<()> {
         figures.error_rate <= most,
         "{} of {} got no result, {}: more than `--max-error-rate` {}",
         units::count(figures.sent - figures.answered),
-        units::counted_apart(figures.sent, "request", "requests"),
+        units::count_with_separators(figures.sent, "request", "requests"),
         units::percent(figures.error_rate),
         units::percent(most)
     );
@@ -232,19 +232,19 @@ fn bus_url(bus: &BusConfig) -> &str {
     bus.url.as_deref().unwrap_or_default()
 }
 
-fn samples(target: &Target, args: &Args) -> anyhow::Result<Set> {
+fn samples(target: &Target, args: &Args) -> anyhow::Result<RequestSet> {
     if let Some(path) = &args.texts {
-        return Ok(Set::texts(path)?);
+        return Ok(RequestSet::texts(path)?);
     }
     if let Some(path) = &args.tensors {
-        return Ok(Set::tensors(path)?);
+        return Ok(RequestSet::tensors(path)?);
     }
     let app = target
         .app()
         .ok_or_else(|| Usage::new("there are no requests to send; give `--texts`, `--tensors` or `--app`"))?;
     let set = app.data.test.as_ref().or(app.data.validation.as_ref());
     let set = set.context("the app has no labelled set (`data.test`); give `--texts` or `--tensors`")?;
-    Ok(Set::read(app, set)?)
+    Ok(RequestSet::read(app, set)?)
 }
 
 fn whole(app: &App, args: &Args, bus: BusConfig) -> anyhow::Result<Service> {
@@ -256,12 +256,12 @@ fn whole(app: &App, args: &Args, bus: BusConfig) -> anyhow::Result<Service> {
         "serving `{}` in this process, plan {}",
         app.name, plan.made_by
     ));
-    let service = Service::builder(app).first_worker().plan(plan).bus(bus);
+    let service = Service::builder(app).on_first_worker().plan(plan).bus(bus);
     Ok(service.start()?)
 }
 
 /// Runs the load; measures energy if the app is in this process.
-fn under_load(target: &Target, args: &Args, samples: Set, bus: BusConfig) -> anyhow::Result<Report> {
+fn under_load(target: &Target, args: &Args, samples: RequestSet, bus: BusConfig) -> anyhow::Result<Report> {
     let slo = args
         .slo
         .or_else(|| target.app().map(|app| app.slo.limit()))
@@ -273,7 +273,7 @@ fn under_load(target: &Target, args: &Args, samples: Set, bus: BusConfig) -> any
         .map(|app| -> anyhow::Result<Meter> {
             let worker = app.workers.first();
             let device = worker.map_or(app.device, |worker| app.device_of_worker(worker));
-            Ok(Meter::of(device, &(&app.power).into())?)
+            Ok(Meter::open(device, &(&app.power).into())?)
         })
         .transpose()?;
     let begun = meter.as_mut().map(Meter::begin);
@@ -283,15 +283,14 @@ fn under_load(target: &Target, args: &Args, samples: Set, bus: BusConfig) -> any
         .budget(budget)
         .retry(!args.no_retry)
         .durable(args.durable);
-    let grading = target.app().map(|app| Grading::of(&app.data));
-    let questions = Arc::new(
-        Questions::new(client, samples)
+    let grading = target.app().map(|app| Grading::from_data_sets(&app.data));
+    let sender = Arc::new(
+        RequestSender::new(client, samples)
             .graded(grading.unwrap_or_default())
             .streamed(args.stream),
     );
     let interrupt = interrupt::first()?;
-    let (length, interrupted) =
-        runtime.block_on(until_end(args, &questions, Arc::clone(&record), interrupt))?;
+    let (length, interrupted) = runtime.block_on(until_end(args, &sender, Arc::clone(&record), interrupt))?;
     let spent = meter
         .as_mut()
         .zip(begun)
@@ -300,13 +299,13 @@ fn under_load(target: &Target, args: &Args, samples: Set, bus: BusConfig) -> any
         .lock()
         .unwrap_or_else(PoisonError::into_inner)
         .figures(length);
-    let answered = questions.answered();
+    let answered = sender.answered();
     let share = |joules: f64| (answered > 0).then(|| joules / answered as f64);
     Ok(Report {
         app: target.name().to_owned(),
         load: describe(args),
         interrupted,
-        accuracy: questions.accuracy(),
+        accuracy: sender.accuracy(),
         joules_per_request: spent.and_then(share),
         energy_source: meter.map(|meter| meter.source()),
         figures,
@@ -319,14 +318,14 @@ fn under_load(target: &Target, args: &Args, samples: Set, bus: BusConfig) -> any
 /// When the trace cannot be read, or no process takes the first requests.
 async fn until_end(
     args: &Args,
-    questions: &Arc<Questions>,
+    sender: &Arc<RequestSender>,
     record: Arc<Mutex<Record>>,
     interrupt: oneshot::Receiver<()>,
 ) -> anyhow::Result<(Duration, bool)> {
     let begun = Instant::now();
     tokio::select! {
         biased;
-        fault = questions.unserved() => Err(fault.into()),
+        fault = sender.unserved() => Err(fault.into()),
         Ok(()) = interrupt => {
             record
                 .lock()
@@ -334,13 +333,13 @@ async fn until_end(
                 .forget_in_flight();
             Ok((begun.elapsed().saturating_sub(args.warm_up), true))
         }
-        length = drive(args, Arc::clone(questions), Arc::clone(&record)) => Ok((length?, false)),
+        length = drive(args, Arc::clone(sender), Arc::clone(&record)) => Ok((length?, false)),
     }
 }
 
 async fn drive(
     args: &Args,
-    questions: Arc<Questions>,
+    sender: Arc<RequestSender>,
     record: Arc<Mutex<Record>>,
 ) -> anyhow::Result<Duration> {
     let (warm_up, length) = (args.warm_up, args.duration.duration());
@@ -352,17 +351,17 @@ async fn drive(
         } else {
             warm_up
         };
-        return Ok(generator::closed_loop(questions, clients as usize, until, warm_up, record).await);
+        return Ok(generator::closed_loop(sender, clients as usize, until, warm_up, record).await);
     }
     let arrivals = match (read_trace(&args.trace)?, args.load.rate) {
-        (Some(trace), _) => Arrivals::of_trace(&trace, args.arrivals, args.speed, args.seed),
+        (Some(trace), _) => Arrivals::from_trace(&trace, args.arrivals, args.speed, args.seed),
         (None, rate) => {
             let missing = || Usage::new("there is no load; give `--rate`, `--trace` or `--concurrency`");
             let rate = rate.ok_or_else(missing)?;
             Arrivals::generated(args.arrivals, rate, warm_up + length, args.seed)
         }
     };
-    Ok(generator::open_loop(questions, generator::paced(arrivals), warm_up, record).await)
+    Ok(generator::open_loop(sender, generator::spawn_pacer(arrivals), warm_up, record).await)
 }
 
 fn describe(args: &Args) -> String {
@@ -377,7 +376,7 @@ fn describe(args: &Args) -> String {
         }
         (_, Some(path), _) => format!("open loop, trace {} at {}x", path.display(), args.speed),
         (.., clients) => {
-            let clients = units::counted(clients.unwrap_or_default(), "client", "clients");
+            let clients = units::count_of(clients.unwrap_or_default(), "client", "clients");
             format!("closed loop, {clients}")
         }
     }
@@ -396,7 +395,7 @@ fn latency_title(figures: &Figures) -> String {
         .collect();
     let title = format!(
         "latency of the {}",
-        units::counted_apart(figures.answered, "answered request", "answered requests")
+        units::count_with_separators(figures.answered, "answered request", "answered requests")
     );
     if missing.is_empty() {
         return title;
@@ -436,7 +435,7 @@ fn streamed(figures: &Figures) -> String {
     );
     format!(
         "\n{times}\n{}, {:.1} tokens/s",
-        units::counted_apart(stream.tokens, "token", "tokens"),
+        units::count_with_separators(stream.tokens, "token", "tokens"),
         stream.tokens_per_s
     )
 }

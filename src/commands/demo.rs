@@ -123,7 +123,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     args.overwrite.check(files.iter().map(PathBuf::as_path))?;
     let (app, family) = if let Some(path) = &args.app {
         let app = App::load_to_plan(path)?;
-        let family = Family::of(&app);
+        let family = Family::from_app(&app);
         (app, family)
     } else {
         let app = embedded::app()?;
@@ -183,7 +183,7 @@ fn cost_options(watch: bool) -> CostOptions {
 fn profile(app: &App, family: &Family, args: &Args) -> anyhow::Result<Profile> {
     let options = measure::MeasureOptions {
         judge: &Judge::Labels,
-        grading: Grading::of(&app.data),
+        grading: Grading::from_data_sets(&app.data),
         app: app.name.as_str(),
         estimator: app.estimator(),
         cost: &cost_options(args.watch),
@@ -219,7 +219,7 @@ fn variants(app: &App, family: &Family, profile: &Profile, test: &Samples) -> an
             Ok(Variant {
                 name: member.name.clone(),
                 parameters: profiled.parameters,
-                accuracy: accuracy(Grading::of(&app.data), &test.labels, &answers),
+                accuracy: accuracy(Grading::from_data_sets(&app.data), &test.labels, &answers),
                 joules_per_request: linear_fit::per_request(&profiled.costs, batch, |cost| cost.energy_j),
             })
         });
@@ -324,7 +324,13 @@ mod tests {
             Label::text("sea"),
         ];
         let answers = [Label::text("Keeper."), Label::text("land")];
-        let of = |sets: &str| accuracy(Grading::of(&toml::from_str(sets).unwrap()), &labels, &answers);
+        let of = |sets: &str| {
+            accuracy(
+                Grading::from_data_sets(&toml::from_str(sets).unwrap()),
+                &labels,
+                &answers,
+            )
+        };
         assert!(of("") < 1e-9);
         assert!((of("metric = 'f1'\nmin_score = 0.5") - 0.5).abs() < 1e-9);
     }

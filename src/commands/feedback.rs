@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use anyhow::{Context as _, ensure};
 use futures::StreamExt as _;
-use kaskade_actors::wire::{Feedback, FeedbackReply, RightAnswer};
+use kaskade_actors::wire::{Feedback, FeedbackLabel, FeedbackReply};
 use kaskade_actors::{Code, Fault};
 use kaskade_app::config::scalar::HumanDuration;
 use kaskade_app::serving::{self, Client};
@@ -67,15 +67,15 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     let timeout = args.wait.duration();
     let tally = serving::runtime()?.block_on(async {
         let client = Client::connect_with(target.client("feedback"), target.name()).await?;
-        let told = futures::stream::iter(labels)
+        let replies = futures::stream::iter(labels)
             .map(|Feedback { id, label }| {
                 let client = client.clone();
                 async move { client.feedback(&id, label, timeout).await }
             })
             .buffer_unordered(AT_ONCE);
-        let mut told = std::pin::pin!(told);
+        let mut replies = std::pin::pin!(replies);
         let mut tally = Tally::default();
-        while let Some(reply) = told.next().await {
+        while let Some(reply) = replies.next().await {
             tally.add(reply?.as_ref());
         }
         client.close().await;
@@ -176,10 +176,10 @@ fn read(lines: impl std::io::BufRead) -> anyhow::Result<Vec<Feedback>> {
     Ok(labels)
 }
 
-fn parse(label: &str) -> RightAnswer {
+fn parse(label: &str) -> FeedbackLabel {
     label
         .parse()
-        .map_or_else(|_| RightAnswer::Text(label.to_owned()), RightAnswer::Class)
+        .map_or_else(|_| FeedbackLabel::Text(label.to_owned()), FeedbackLabel::Class)
 }
 
 #[cfg(test)]
@@ -192,7 +192,7 @@ mod tests {
             read("{\"id\": \"a\", \"label\": 7}\n\n{\"id\": \"b\", \"label\": \"yes\"}\n".as_bytes())
                 .unwrap();
         assert_eq!(labels.len(), 2);
-        assert_eq!(labels[0].label, RightAnswer::Class(7));
+        assert_eq!(labels[0].label, FeedbackLabel::Class(7));
         let error = read("{\"id\": \"a\"}".as_bytes()).unwrap_err().to_string();
         assert!(error.contains("line 1"), "{error}");
         assert!(
@@ -201,8 +201,8 @@ mod tests {
                 .to_string()
                 .contains("no labels")
         );
-        assert_eq!(parse("3"), RightAnswer::Class(3));
-        assert_eq!(parse("three"), RightAnswer::Text("three".to_owned()));
+        assert_eq!(parse("3"), FeedbackLabel::Class(3));
+        assert_eq!(parse("three"), FeedbackLabel::Text("three".to_owned()));
     }
 
     #[test]

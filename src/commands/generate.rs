@@ -20,7 +20,7 @@ use kaskade::models::power::PowerConfig;
 use kaskade::models::{Checkpoint, WeightType};
 use kaskade_app::config::scalar::ByteSize;
 use kaskade_app::measure::meter::Meter;
-use kaskade_app::report::progress::{say, while_saying};
+use kaskade_app::report::progress::{say, with_progress_line};
 use kaskade_app::report::units;
 use serde::Serialize;
 
@@ -205,7 +205,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     };
     let live = ready.live;
     let device = device::open(args.device)?;
-    let mut meter = Meter::of(args.device, &PowerConfig::default())?;
+    let mut meter = Meter::open(args.device, &PowerConfig::default())?;
     let generated = match device {
         #[cfg(feature = "cuda")]
         Device::Burn(device) => ready.generate(Burn::new(device), &mut meter),
@@ -318,7 +318,7 @@ fn configure<M: Ops>(
         tokens,
         cache_bytes: None,
     };
-    let fitted = while_saying("measuring the device and the link to it", false, || {
+    let fitted = with_progress_line("measuring the device and the link to it", false, || {
         EngineConfig::plan(ops, decoder, &bounds)
     })?;
     let encoder = decoder.encoder.as_ref().map_or(0, |encoder| encoder.layers.len());
@@ -351,7 +351,7 @@ fn generate<M: Ops>(
         run.answers.entry(number).or_default().prompt.clone_from(prompt);
     }
     while !engine.is_idle() {
-        let step = while_saying("reading the prompts", run.first.is_some(), || engine.step())?;
+        let step = with_progress_line("reading the prompts", run.first.is_some(), || engine.step())?;
         run.take(&step, begun.elapsed());
         if live {
             show(&step)?;
@@ -477,7 +477,7 @@ fn as_text(generated: &Generated) -> String {
     };
     format!(
         "{}, {:.1} a second; the first after {}, then one every {between}; {} a token ({}); {}{carried}",
-        units::counted(generated.tokens as u64, "token", "tokens"),
+        units::count_of(generated.tokens as u64, "token", "tokens"),
         generated.tokens_per_s,
         units::seconds(generated.first_token_s),
         units::joules(generated.joules_per_token),

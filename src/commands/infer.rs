@@ -185,7 +185,7 @@ fn whole(app: &App, bus: kaskade_actors::bus::BusConfig) -> anyhow::Result<Servi
         "serving `{}` in this process for this request, plan {}",
         app.name, plan.made_by
     ));
-    let service = Service::builder(app).first_worker().plan(plan).bus(bus);
+    let service = Service::builder(app).on_first_worker().plan(plan).bus(bus);
     Ok(service.start()?)
 }
 
@@ -210,7 +210,7 @@ impl RequestArgs {
                     Usage::new("`--index` needs the data sets of an app's file: give `--app FILE`")
                 })?;
                 let (inputs, label) = sample(app, *index)?;
-                let grading = Grading::of(&app.data);
+                let grading = Grading::from_data_sets(&app.data);
                 let known = label != Label::Unknown;
                 Ok((inputs, known.then_some(Expected { label, grading })))
             }

@@ -110,7 +110,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
         .measure_for(args.measure_for.duration())
         .record(&args.answers, args.spend_limit)
         .judge(match args.judge.clone() {
-            Judge::Program(program) => Judge::Program(program.silent_for(args.judge_timeout.duration())),
+            Judge::Program(program) => Judge::Program(program.with_timeout(args.judge_timeout.duration())),
             other => other,
         })
         .quiet(args.quiet);

@@ -56,9 +56,9 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
         "wrote {}: {} as {}, {}; {} of tensors were {}\nmeasure it before you serve it: \
          `kaskade profile` with both directories as variants",
         report.output.display(),
-        units::counted(report.matrices as u64, "matrix", "matrices"),
+        units::count_of(report.matrices as u64, "matrix", "matrices"),
         report.dtype,
-        units::counted(report.others as u64, "other tensor", "other tensors"),
+        units::count_of(report.others as u64, "other tensor", "other tensors"),
         units::bytes(report.bytes_after),
         units::bytes(report.bytes_before)
     ))

@@ -23,8 +23,8 @@ use kaskade_policy::plan::Plan;
 use tokio::runtime::{Builder, Runtime};
 
 use crate::args::Broker;
+use crate::failure::Interrupted;
 use crate::failure::{INTERRUPTED, Usage};
-use crate::interrupt::Interrupted;
 use crate::stderr::say;
 
 /// Time after the second signal within which the process ends by itself; then it is ended.
@@ -106,7 +106,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     }
     let worker = worker_of(&app, args.role, args.worker.clone())?;
     // Before anything listens.
-    let family = Family::of(&app);
+    let family = Family::from_app(&app);
     family.check_classes()?;
     family.check_tokenizers(&app.data)?;
     let bus = connection.serve(&app, "serve")?;
@@ -139,7 +139,7 @@ fn signals(grace: Duration) -> anyhow::Result<Shutdown> {
     let stop = runtime.block_on(async { shutdown::on_signals(grace) })?;
     let mut second = stop.clone();
     thread::Builder::new().name("signals".to_owned()).spawn(move || {
-        runtime.block_on(second.hurry());
+        runtime.block_on(second.grace_ended());
         thread::sleep(END_TIMEOUT);
         process::exit(INTERRUPTED.into());
     })?;
@@ -179,7 +179,7 @@ fn announce(app: &App, file: &Path, role: Role, worker: &str, service: &Service)
     ));
     let newest = service.node().plans().newest();
     if let Some(warning) = newest
-        .filter(|_| role.works())
+        .filter(|_| role.runs_worker())
         .and_then(|version| idle(&version.plan, worker))
     {
         say(&warning);
@@ -343,7 +343,7 @@ fn drain(runtime: Runtime, stop: &mut Shutdown, end: impl FnOnce() + Send + 'sta
     });
     let is_drained = runtime.block_on(async {
         tokio::select! {
-            () = stop.hurry() => false,
+            () = stop.grace_ended() => false,
             _ = tokio::task::spawn_blocking(move || done.recv()) => true,
         }
     });

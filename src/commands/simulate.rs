@@ -250,9 +250,9 @@ fn check_length(requests: f64, seconds: usize, what: &str) -> anyhow::Result<()>
         Usage::new(format!(
             "{what} has {} requests in {}; simulate at most {} in {}",
             units::count(requests as u64),
-            units::counted(seconds, "second", "seconds"),
+            units::count_of(seconds, "second", "seconds"),
             units::count(MAX_REQUESTS as u64),
-            units::counted(MAX_SECONDS, "second", "seconds"),
+            units::count_of(MAX_SECONDS, "second", "seconds"),
         ))
     );
     Ok(())

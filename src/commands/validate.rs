@@ -6,7 +6,7 @@ use anyhow::bail;
 use kaskade::models::{Loaded, Signature};
 use kaskade_app::config::{App, ConfigError};
 use kaskade_app::data::{DataError, Samples};
-use kaskade_app::family::{Classes, Family, FamilyError, OtherClasses, VariantSpec};
+use kaskade_app::family::{ClassMismatch, Classes, Family, FamilyError, VariantSpec};
 use kaskade_app::planning::{initial, pipelines};
 use kaskade_app::report::progress::say;
 use kaskade_app::report::{in_one_line, units};
@@ -84,7 +84,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     if bad > 0 {
         bail!(
             "{bad} of {} cannot be used; the problems are above",
-            units::counted(findings.len(), "file", "files")
+            units::count_of(findings.len(), "file", "files")
         );
     }
     Ok(())
@@ -127,7 +127,7 @@ fn check_app(file: &Path, load: bool) -> Vec<String> {
             let plan = initial::of(&app).err();
             let plan = plan.map(|error| format!("plan: {}", in_one_line(&error)));
             let files = gateway::problems(&app).into_iter().chain(plan);
-            let texts = Family::of(&app).check_tokenizers(&app.data).err();
+            let texts = Family::from_app(&app).check_tokenizers(&app.data).err();
             let texts = texts.map(|error| in_one_line(&error));
             files.chain(check_variants(&app, load)).chain(texts).collect()
         }
@@ -145,8 +145,8 @@ fn check_app(file: &Path, load: bool) -> Vec<String> {
 
 /// Opens or loads every variant, and returns why some cannot be served. What differs without being wrong is printed on standard error.
 fn check_variants(app: &App, load: bool) -> Vec<String> {
-    let family = Family::of(app);
-    for remark in family.unequal_entities() {
+    let family = Family::from_app(app);
+    for remark in family.entity_label_warnings() {
         say(&format!("note: {remark}"));
     }
     // The tasks of a pipeline have classes of their own, and no samples.
@@ -180,7 +180,7 @@ fn check_files(member: &VariantSpec) -> Option<String> {
     match member.check_classes() {
         Ok(())
         | Err(FamilyError::Classes {
-            source: OtherClasses::Unknown { .. },
+            source: ClassMismatch::Unknown { .. },
             ..
         }) => None,
         Err(FamilyError::Classes { source, .. }) => Some(source.to_string()),

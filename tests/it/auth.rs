@@ -8,7 +8,7 @@ use kaskade_actors::bus::{Bus, BusConfig};
 use kaskade_actors::plan::store;
 use kaskade_actors::subjects::App;
 use kaskade_testkit::{
-    NatsOptions, NatsServer, ROOT, Served, TIMEOUT, digits_app, digits_profile, eventually, http_post,
+    NatsOptions, NatsServer, ROOT, ServeProcess, TIMEOUT, digits_app, digits_profile, eventually, http_post,
     is_ready, json, kaskade, said, wait_until,
 };
 
@@ -35,17 +35,17 @@ fn seed(folder: &Path, user: &str) -> String {
 }
 
 /// Starts the three processes of an app, each as the user of its role, and returns when ingress and worker are ready.
-fn serve(app: &str, url: &str, folder: &Path, more: &[&str]) -> Vec<Served> {
+fn serve(app: &str, url: &str, folder: &Path, more: &[&str]) -> Vec<ServeProcess> {
     let start = |role: &str, own: &[&str]| {
         let key = seed(folder, role);
         let all = ["--app", app, "--nats", url, "--role", role, "--nkey", &key];
-        Served::start(&[&all, own, more].concat())
+        ServeProcess::start(&[&all, own, more].concat())
     };
     let mut planner = start("planner", &[]);
     planner.line("serving");
     let followers = ["--stored-plan", "--http", "127.0.0.1:0"];
     let mut others = vec![start("ingress", &followers), start("worker", &followers)];
-    let probes: Vec<String> = others.iter_mut().map(Served::probes).collect();
+    let probes: Vec<String> = others.iter_mut().map(ServeProcess::probes).collect();
     wait_until("ingress and worker are ready", TIMEOUT, || {
         probes.iter().all(|address| is_ready(address))
     });
@@ -334,7 +334,7 @@ fn processes_of_several_shards_need_no_other_permissions_and_top_shows_every_ing
     let look = json(&look);
     assert_eq!(look["ingresses"]["count"], 3, "{look}");
     // Every shard of every process leaves with the permissions of its role too.
-    drop(processes.into_iter().map(Served::end).collect::<Vec<_>>());
+    drop(processes.into_iter().map(ServeProcess::end).collect::<Vec<_>>());
     let log = server.log();
     assert!(!log.contains("Violation -"), "{log}");
 }
@@ -348,7 +348,7 @@ fn processes_wait_for_the_planner_to_create_the_plan_store() {
     let start = |role: &str, more: &[&str]| {
         let key = seed(folder, role);
         let all = ["--app", &app, "--nats", &url, "--role", role, "--nkey", &key];
-        Served::start(&[&all, more].concat())
+        ServeProcess::start(&[&all, more].concat())
     };
     let followers = ["--stored-plan", "--http", "127.0.0.1:0"];
     let mut early = [start("ingress", &followers), start("worker", &followers)];
@@ -391,7 +391,7 @@ fn gateways_need_the_permissions_of_their_role_and_no_others() {
     let start = |role: &str, user: &str, more: &[&str]| {
         let key = seed(folder, user);
         let all = ["--app", &app, "--nats", &url, "--role", role, "--nkey", &key];
-        Served::start(&[&all, more].concat())
+        ServeProcess::start(&[&all, more].concat())
     };
     let image = vec!["0.5"; 64].join(",");
     let body = format!(

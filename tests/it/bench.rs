@@ -4,7 +4,7 @@ use std::io::Read as _;
 use std::process::{Command, Stdio};
 
 use kaskade_testkit::{
-    DIGITS, Process, ROOT, Served, TIMEOUT, command, digits_app, http_get, kaskade, text, wait_until,
+    DIGITS, Process, ROOT, ServeProcess, TIMEOUT, command, digits_app, http_get, kaskade, text, wait_until,
 };
 use serde_json::Value;
 
@@ -41,7 +41,7 @@ fn interrupted(command: &mut Command, begun: impl FnMut() -> bool) -> (Option<i3
 fn an_interrupted_load_test_prints_what_it_has_recorded() {
     let folder = tempfile::tempdir().unwrap();
     let app = digits_app(folder.path(), "");
-    let mut served = Served::start(&["--app", &app, "--http", "127.0.0.1:0"]);
+    let mut served = ServeProcess::start(&["--app", &app, "--http", "127.0.0.1:0"]);
     let probes = served.probes();
     let url = served.url();
     let bench = [
@@ -118,7 +118,7 @@ fn a_load_test_of_an_app_that_does_not_run_fails_at_once() {
     let app = digits_app(folder.path(), "");
     let texts = folder.path().join("texts.txt");
     std::fs::write(&texts, "a text\n").unwrap();
-    let mut served = Served::start(&["--app", &app]);
+    let mut served = ServeProcess::start(&["--app", &app]);
     let url = served.url();
     let bench = [
         "bench",

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use kaskade::models::{Device, LoadOptions, Tensor, entities, load};
-use kaskade_testkit::{ROOT, Served, command, http_post, json, kaskade, text};
+use kaskade_testkit::{ROOT, ServeProcess, command, http_post, json, kaskade, text};
 use serde_json::{Value, json as value};
 
 /// A small random classifier that transformers saved.
@@ -108,7 +108,7 @@ fn entities_go_from_data_to_answers() {
         "--http",
         "127.0.0.1:0",
     ];
-    let mut served = Served::run(&mut command(folder, &[&["serve"], &app[..], &serve].concat()));
+    let mut served = ServeProcess::run(&mut command(folder, &[&["serve"], &app[..], &serve].concat()));
     let address = served.probes();
     let nats = served.url();
     let asked = ["--nats", &nats, "--text", &texts[3], "--json"];

@@ -10,7 +10,7 @@ use kaskade::Tensor;
 use kaskade_actors::bus::{Bus, BusConfig};
 use kaskade_actors::{App, Client, Code, Fault};
 use kaskade_policy::plan::{Batching, Edge, Exit, Partition, Plan, PlannedVariant, Replica, Stage, Wiring};
-use kaskade_testkit::{NatsOptions, NatsServer, ROOT, Served, command};
+use kaskade_testkit::{NatsOptions, NatsServer, ROOT, ServeProcess, command};
 
 const APP: &str = "partitions";
 /// A model: its name, and the folder of its weights.
@@ -73,10 +73,10 @@ fn plan((variant, _): Model, of: u32) -> Plan {
 }
 
 /// Starts a process of the app, and returns when it serves.
-fn start(folder: &Path, nats: &str, role: &str, worker: &str) -> Served {
+fn start(folder: &Path, nats: &str, role: &str, worker: &str) -> ServeProcess {
     let app = ["serve", "--app", "app.toml", "--plan", "plan.json"];
     let place = ["--nats", nats, "--role", role, "--worker", worker];
-    let mut served = Served::run(&mut command(folder, &[&app[..], &place].concat()));
+    let mut served = ServeProcess::run(&mut command(folder, &[&app[..], &place].concat()));
     served.line("serving");
     served
 }
@@ -84,8 +84,8 @@ fn start(folder: &Path, nats: &str, role: &str, worker: &str) -> Served {
 /// A served model in partitions.
 struct Chain {
     nats: NatsServer,
-    workers: Vec<Served>,
-    _ingress: Served,
+    workers: Vec<ServeProcess>,
+    _ingress: ServeProcess,
     folder: tempfile::TempDir,
 }
 

@@ -5,7 +5,7 @@ use std::process::Output;
 use std::time::Duration;
 
 use kaskade_testkit::{
-    NatsOptions, NatsServer, ROOT, Served, command, json, kaskade, refusal, text, wait_until,
+    NatsOptions, NatsServer, ROOT, ServeProcess, command, json, kaskade, refusal, text, wait_until,
 };
 use serde_json::Value;
 
@@ -347,7 +347,7 @@ fn a_model_larger_than_a_worker_is_partitioned_and_served() {
             "--role",
             role,
         ];
-        let mut served = Served::run(&mut command(folder.path(), &args));
+        let mut served = ServeProcess::run(&mut command(folder.path(), &args));
         served.line("serving");
         served
     };

@@ -1,6 +1,8 @@
 //! `kaskade plan apply`, `get`, `history` and `rollback`, and what a starting process does with a stored plan.
 
-use kaskade_testkit::{NatsOptions, NatsServer, ROOT, Served, digits_app, json, kaskade, refusal, text};
+use kaskade_testkit::{
+    NatsOptions, NatsServer, ROOT, ServeProcess, digits_app, json, kaskade, refusal, text,
+};
 use serde_json::{Value, json as value};
 
 #[test]
@@ -15,7 +17,7 @@ fn plans_are_applied_listed_and_rolled_back_and_a_restart_keeps_them() {
     let none = refusal(&plan(&["get", "digits"]));
     assert!(none.contains("no stored plan"), "{none}");
 
-    let mut served = Served::start(&["--app", &app, "--nats", &url]);
+    let mut served = ServeProcess::start(&["--app", &app, "--nats", &url]);
     let line = served.line("serving");
     assert!(line.contains("(epoch 1)"), "{line}");
     let got = text(&plan(&["get", "digits", "--out", first]).stdout);
@@ -32,7 +34,7 @@ fn plans_are_applied_listed_and_rolled_back_and_a_restart_keeps_them() {
     assert_eq!(error["error"]["code"], "KSK0016");
 
     served.end();
-    let mut served = Served::start(&["--app", &app, "--nats", &url]);
+    let mut served = ServeProcess::start(&["--app", &app, "--nats", &url]);
     let line = served.line("serving");
     assert!(line.contains("by hand (epoch 2)"), "{line}");
     let said = served.end();

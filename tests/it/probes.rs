@@ -6,8 +6,8 @@ use std::process::Command;
 
 use kaskade_actors::metrics::{Gauges, Metrics};
 use kaskade_testkit::{
-    DIGITS, NatsOptions, NatsServer, ROOT, Served, TIMEOUT, command, free_port, http_get as get, is_ready,
-    json, kaskade, said, wait_until,
+    DIGITS, NatsOptions, NatsServer, ROOT, ServeProcess, TIMEOUT, command, free_port, http_get as get,
+    is_ready, json, kaskade, said, wait_until,
 };
 
 fn probe(address: &str, what: &str) -> (Option<i32>, String) {
@@ -16,7 +16,7 @@ fn probe(address: &str, what: &str) -> (Option<i32>, String) {
 
 #[test]
 fn a_served_app_is_live_and_ready_and_has_metrics() {
-    let mut served = Served::start(&["--app", DIGITS, "--http", "127.0.0.1:0"]);
+    let mut served = ServeProcess::start(&["--app", DIGITS, "--http", "127.0.0.1:0"]);
     let address = served.probes();
     // The listener answers before the models are loaded; the app is ready afterwards.
     wait_until("it is ready", TIMEOUT, || {
@@ -89,7 +89,7 @@ fn connections_that_cannot_be_accepted_are_logged_and_counted() {
         .arg(serve.get_program())
         .args(serve.get_args())
         .current_dir(ROOT);
-    let mut served = Served::run(&mut limited);
+    let mut served = ServeProcess::run(&mut limited);
     let address = served.probes();
     wait_until("it is ready", TIMEOUT, || is_ready(&address));
     let idle: Vec<TcpStream> = (0..100).map(|_| TcpStream::connect(&address).unwrap()).collect();
@@ -118,7 +118,7 @@ fn an_ingress_without_a_plan_is_live_and_not_ready() {
         "--http",
         &listen,
     ];
-    let _ingress = Served::start(&ingress);
+    let _ingress = ServeProcess::start(&ingress);
     wait_until("the ingress reports that it has no plan", TIMEOUT, || {
         get(&listen, "/ready").is_some_and(|(_, body)| body.starts_with("no plan yet"))
     });
@@ -127,7 +127,7 @@ fn an_ingress_without_a_plan_is_live_and_not_ready() {
     assert_eq!(code, Some(1));
     assert!(said.contains("kaskade plan apply"), "{said}");
     // A worker stores the plan, and both become ready.
-    let mut worker = Served::start(&[
+    let mut worker = ServeProcess::start(&[
         "--app",
         DIGITS,
         "--nats",

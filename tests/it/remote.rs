@@ -6,17 +6,17 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use kaskade_testkit::endpoint::{Does, Server};
-use kaskade_testkit::{Process, ROOT, Served, TIMEOUT, command, http_get, json, kaskade, wait_until};
+use kaskade_testkit::{Process, ROOT, ServeProcess, TIMEOUT, command, http_get, json, kaskade, wait_until};
 use serde_json::Value;
 
 /// Another Kaskade, and the address of its gateway.
-fn endpoint(app: &str) -> (Served, String) {
+fn endpoint(app: &str) -> (ServeProcess, String) {
     serve(&Path::new(ROOT).join("examples").join(app).join("app.toml"))
 }
 
 /// A Kaskade that serves this app, and the address of its gateway.
-fn serve(app: &Path) -> (Served, String) {
-    let mut served = Served::start(&["--app", app.to_str().unwrap(), "--http", "127.0.0.1:0"]);
+fn serve(app: &Path) -> (ServeProcess, String) {
+    let mut served = ServeProcess::start(&["--app", app.to_str().unwrap(), "--http", "127.0.0.1:0"]);
     let address = served.probes();
     let address = address.split(['/', ' ', ',']).next().unwrap().to_owned();
     wait_until("the endpoint serves", TIMEOUT, || {

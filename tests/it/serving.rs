@@ -8,8 +8,9 @@ use std::process::Stdio;
 use std::time::Duration;
 
 use kaskade_testkit::{
-    DIGITS, NatsOptions, NatsServer, Process, ROOT, Served, TIMEOUT, command, digits_app, digits_profile,
-    free_port, http_get, http_post, http_post_within, is_ready, json, kaskade, refusal, text, wait_until,
+    DIGITS, NatsOptions, NatsServer, Process, ROOT, ServeProcess, TIMEOUT, command, digits_app,
+    digits_profile, free_port, http_get, http_post, http_post_within, is_ready, json, kaskade, refusal, text,
+    wait_until,
 };
 use serde_json::Value;
 
@@ -19,8 +20,8 @@ fn quick_app(folder: &Path) -> String {
 }
 
 /// Serves an app on an embedded broker; returns the URL of the broker too.
-fn serve(app: &str) -> (Served, String) {
-    let mut served = Served::start(&["--app", app]);
+fn serve(app: &str) -> (ServeProcess, String) {
+    let mut served = ServeProcess::start(&["--app", app]);
     let url = served.url();
     (served, url)
 }
@@ -227,7 +228,7 @@ fn a_restarted_planner_keeps_the_stored_plan() {
     let (folder, url) = (tempfile::tempdir().unwrap(), nats.url().clone());
     let app = planning_app(folder.path(), "");
     let start = |role| {
-        let mut served = Served::start(&["--app", &app, "--nats", &url, "--role", role]);
+        let mut served = ServeProcess::start(&["--app", &app, "--nats", &url, "--role", role]);
         served.line("serving");
         served
     };
@@ -359,7 +360,7 @@ fn an_unreachable_broker_and_an_unserved_app_are_named() {
 fn an_app_is_asked_by_its_name_alone() {
     let folder = tempfile::tempdir().unwrap();
     let app = quick_app(folder.path());
-    let mut served = Served::start(&["--app", &app]);
+    let mut served = ServeProcess::start(&["--app", &app]);
     let url = served.url();
     let command = served.line("send a request: kaskade ");
     assert_eq!(command, format!("infer --app {app} --index 0 --nats {url}"));
@@ -483,9 +484,10 @@ fn top_shows_rates_and_energy_by_model() {
 fn gateways_alone_ask_the_other_processes_over_a_nats_server() {
     let mut server = NatsServer::start(NatsOptions::jetstream());
     let url = server.url();
-    let start = |more: &[&str]| Served::start(&[&["--app", DIGITS, "--nats", &url, "--role"], more].concat());
+    let start =
+        |more: &[&str]| ServeProcess::start(&[&["--app", DIGITS, "--nats", &url, "--role"], more].concat());
     let mut gateways = [0, 1].map(|_| start(&["gateway", "--http", "127.0.0.1:0"]));
-    let addresses = gateways.each_mut().map(Served::probes);
+    let addresses = gateways.each_mut().map(ServeProcess::probes);
     // They listen before the app is there.
     for address in &addresses {
         let (head, body) = http_get(address, "/ready").unwrap();

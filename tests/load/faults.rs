@@ -11,7 +11,7 @@ use kaskade_actors::wire::{InferReply, InferRequest, Message as _};
 use kaskade_actors::{App, Client, Code, plan};
 use kaskade_policy::plan::{Batching, Replica};
 use kaskade_testkit::oracle::{End, Load, Tally};
-use kaskade_testkit::{NatsOptions, NatsServer, ROOT, Served, alone, command};
+use kaskade_testkit::{NatsOptions, NatsServer, ROOT, ServeProcess, alone, command};
 
 const APP: &str = "digits";
 const VARIANT: &str = "digits-large";
@@ -64,14 +64,14 @@ impl Rig {
     }
 
     /// Starts a process of the app, and returns when it serves.
-    fn serve(&self, role: &str, worker: Option<&str>) -> Served {
+    fn serve(&self, role: &str, worker: Option<&str>) -> ServeProcess {
         let url = self.nats.url();
         let (app, plan) = (self.app.to_str().unwrap(), self.plan.to_str().unwrap());
         let mut args = vec![
             "serve", "--role", role, "--nats", &url, "--app", app, "--plan", plan,
         ];
         args.extend(worker.into_iter().flat_map(|worker| ["--worker", worker]));
-        let mut served = Served::run(&mut command(ROOT, &args));
+        let mut served = ServeProcess::run(&mut command(ROOT, &args));
         served.line("serving");
         served
     }

@@ -7,7 +7,7 @@ use std::time::Duration;
 use futures::StreamExt as _;
 use kaskade_actors::Code;
 use kaskade_actors::wire::{Message as _, PlanReport};
-use kaskade_testkit::{NatsOptions, NatsServer, ROOT, Served, alone, command, json, refusal};
+use kaskade_testkit::{NatsOptions, NatsServer, ROOT, ServeProcess, alone, command, json, refusal};
 use serde_json::Value;
 
 const FOLDER: &str = "examples/traffic";
@@ -177,8 +177,8 @@ fn an_objective_that_no_path_meets_is_refused_at_start() {
 }
 
 /// Starts a process of the app, and returns when it serves.
-fn serve(app: &str, nats: &str, role: &str, worker: &str) -> Served {
-    let mut served = Served::start(&["--app", app, "--nats", nats, "--role", role, "--worker", worker]);
+fn serve(app: &str, nats: &str, role: &str, worker: &str) -> ServeProcess {
+    let mut served = ServeProcess::start(&["--app", app, "--nats", nats, "--role", role, "--worker", worker]);
     served.line("serving");
     served
 }

@@ -5,7 +5,7 @@ use std::net::TcpStream;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use kaskade_testkit::{ROOT, Served, alone, command};
+use kaskade_testkit::{ROOT, ServeProcess, alone, command};
 use serde_json::Value;
 
 /// Longest wait for two gear shifts: five waves of the load, on a busy machine.
@@ -67,7 +67,7 @@ fn a_watched_demo_shifts_its_gears_and_ends_by_ctrl_c() {
         "demo",
         "--quiet",
     ];
-    let mut demo = Served::run(&mut command(folder.path(), &arguments));
+    let mut demo = ServeProcess::run(&mut command(folder.path(), &arguments));
     let line = demo.line("open http://");
     let address = line.split('/').next().unwrap();
     let event = until(address, "two gear shifts", |event| {

@@ -6,6 +6,7 @@
 #![allow(clippy::print_stdout, reason = "its output is for users")]
 
 mod compose;
+mod deployed_plan;
 mod faults;
 mod node;
 mod remote_model;

@@ -1,6 +1,6 @@
 //! A process of an app whose models behave as their requests ask: confident or not, slow, invalid, crashing.
 
-use std::num::{NonZeroU32, NonZeroUsize};
+use std::num::NonZeroUsize;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,10 +8,7 @@ use std::time::Duration;
 use anyhow::Context as _;
 use humantime::Duration as Span;
 use kaskade::models::{Datatype, Extent, InputSpec, Model, Signature};
-use kaskade::policy::confidence::{Calibration, Estimator};
-use kaskade::policy::plan::{
-    Band, Batching, Edge, Exit, Gear, LoadRange, Plan, PlannedVariant, Replica, Stage, Target,
-};
+use kaskade::policy::plan::Plan;
 use kaskade::policy::redelivery::RedeliveryConfig;
 use kaskade::{Inputs, ModelError, Outputs, Tensor};
 use kaskade_actors::bus::BusConfig;
@@ -21,12 +18,10 @@ use kaskade_actors::ingress::IngressConfig;
 use kaskade_actors::ingress::durable::DurableConfig;
 use kaskade_actors::ops::probes::Probes;
 use kaskade_actors::stage::worker::{Loader, WorkerConfig};
-use kaskade_actors::{Node, NodeConfig, plan, shutdown};
+use kaskade_actors::{Node, NodeConfig, shutdown};
 
+use crate::deployed_plan::{APP, LARGE};
 use crate::remote_model;
-
-/// The app that all processes serve.
-pub(crate) const APP: &str = "breaking";
 
 /// Special classes, which make a model misbehave.
 pub(crate) mod what {
@@ -205,89 +200,6 @@ fn planner(after: Duration, limit: Duration) -> PlannerConfig {
         limit,
         replan_on_load_drift: false,
         trigger: ReplanTrigger::OnRequest,
-    }
-}
-
-pub(crate) const SMALL: &str = "small";
-pub(crate) const LARGE: &str = "large";
-
-/// A cascade of two models. Each worker hosts the variants listed with it.
-pub(crate) fn plan(workers: &[(&str, &[&str])]) -> Plan {
-    let batching = Batching {
-        min_queue: 1,
-        max_batch: 8,
-        max_wait_us: 1_000,
-    };
-    let mut plan = plan::single(APP, SMALL, "", NonZeroU32::MIN, batching);
-    let stage = |name: &str, exit| Stage::new(name, name, exit, batching);
-    let pass_on = Band {
-        from: 0.0,
-        to: Target::Stage(Edge::to(LARGE)),
-    };
-    let reply = Band {
-        from: 0.5,
-        to: Target::Reply,
-    };
-    plan.variants = [SMALL, LARGE].map(variant).to_vec();
-    plan.placement = workers
-        .iter()
-        .flat_map(|(worker, variants)| variants.iter().map(|variant| replica(worker, variant)))
-        .collect();
-    if let Some(gear) = plan.gears.first_mut() {
-        gear.wiring.stages = vec![
-            stage(
-                SMALL,
-                Exit::Bands {
-                    bands: vec![pass_on, reply],
-                },
-            ),
-            stage(LARGE, Exit::Reply),
-        ];
-    }
-    plan
-}
-
-/// Adds a second gear from `from_qps` on, which waits for larger batches.
-pub(crate) fn geared(mut plan: Plan, from_qps: f64) -> Plan {
-    let mut upper: Vec<Gear> = plan.gears.clone();
-    for gear in &mut plan.gears {
-        gear.load = LoadRange {
-            to_qps: Some(from_qps),
-            ..LoadRange::ALL
-        };
-    }
-    for gear in &mut upper {
-        "upper".clone_into(&mut gear.name);
-        gear.load = LoadRange {
-            from_qps,
-            ..LoadRange::ALL
-        };
-        for stage in &mut gear.wiring.stages {
-            stage.batching.min_queue = 2;
-        }
-    }
-    plan.gears.extend(upper);
-    plan
-}
-
-fn variant(name: &str) -> PlannedVariant {
-    PlannedVariant {
-        name: name.to_owned(),
-        calibration: Some(Calibration {
-            estimator: Estimator::MaxSquared,
-            temperature: 1.0,
-        }),
-    }
-}
-
-fn replica(worker: &str, variant: &str) -> Replica {
-    Replica {
-        id: format!("{variant}-{worker}"),
-        variant: variant.to_owned(),
-        worker: worker.to_owned(),
-        device: "cpu".to_owned(),
-        partition: None,
-        checkpoint: None,
     }
 }
 

@@ -13,7 +13,7 @@ use kaskade::{Inputs, ModelError, Outputs, Tensor};
 use kaskade_actors::stage::worker::Loader;
 use kaskade_remote::{Api, Chat, ChatTask, Confidence, Endpoint, Fields, Secret, SpendLimit, Style, connect};
 
-use crate::node::LARGE;
+use crate::deployed_plan::LARGE;
 
 /// Longest time of one call to the endpoint.
 const TIMEOUT: Duration = Duration::from_millis(300);

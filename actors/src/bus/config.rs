@@ -15,6 +15,9 @@ use super::embedded::Embedded;
 /// are read at once: what exceeds the permits of an ingress or a replica is refused, not kept.
 pub const SUBSCRIPTION_CAPACITY: usize = 1 << 16;
 
+/// Oldest nats-server supported, major and minor. Key-value buckets cannot be created on older ones.
+pub const OLDEST_SERVER: (u32, u32) = (2, 10);
+
 /// Storage of plans.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum PlanStorage {

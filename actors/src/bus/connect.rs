@@ -9,14 +9,11 @@ use kaskade_broker::{BrokerConfig, BrokerError};
 use percent_encoding::percent_decode_str;
 
 use super::address::without_credentials;
-use super::config::BusConfig;
+use super::config::{BusConfig, OLDEST_SERVER};
 use super::connection::ConnectionHealth;
 use super::embedded::{Embedded, SharedBroker};
 use super::error::BusError;
 use super::nkey;
-
-/// Oldest nats-server supported, major and minor. Key-value buckets cannot be created on older ones.
-pub const OLDEST_SERVER: (u32, u32) = (2, 10);
 
 /// Longest pause between two attempts to reconnect, and thus the longest idle time of a restarted server.
 pub(super) const RECONNECT_PAUSE: Duration = Duration::from_millis(500);

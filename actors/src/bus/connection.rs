@@ -8,13 +8,14 @@ use async_nats::{Event, ServerError};
 use tokio::sync::broadcast::{self, error::RecvError};
 use tokio::sync::watch;
 
-use super::jetstream;
-
 /// Capacity of the channel of refusals; a slow reader misses older ones.
 const MAX_REFUSALS: usize = 16;
 
 /// Part of the server's error text for a refused inbox subscription.
 const INBOX: &str = "for Subscription to \"_INBOX";
+
+/// Subject of the JetStream account query.
+const ACCOUNT_QUERY: &str = "$JS.API.INFO";
 
 /// State of the connection to the broker.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -194,7 +195,7 @@ impl ConnectionHealth {
                 // The server names the subject only in its error text, and sends no reply.
                 let text = event.to_string();
                 if text.contains("Permissions Violation") {
-                    if text.contains("for Publish") && text.contains(jetstream::ACCOUNT) {
+                    if text.contains("for Publish") && text.contains(ACCOUNT_QUERY) {
                         self.jetstream_denied.send_replace(true);
                     }
                     // Fails if no request waits for a reply.

@@ -7,9 +7,6 @@ use async_nats::jetstream::{ErrorCode, context::AccountErrorKind};
 
 use super::connection::ConnectionHealth;
 
-/// Subject of the JetStream account query.
-pub(super) const ACCOUNT: &str = "$JS.API.INFO";
-
 /// Returns whether JetStream is available to the client's account.
 ///
 /// Queries the account instead of the server's greeting: in a cluster the connected server need not have JetStream

@@ -164,7 +164,7 @@ impl Publisher {
             publish(reply, headers, payload.clone());
             return Ok(());
         }
-        for (chunk, part) in chunks::cut(ids::unique(), payload, limit) {
+        for (chunk, part) in chunks::split(ids::unique(), payload, limit) {
             let mut headers = headers.clone();
             headers::put_chunk(&mut headers, chunk);
             // One "no responders" notice per message is enough.

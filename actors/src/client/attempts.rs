@@ -92,7 +92,7 @@ pub(super) struct Exchange<'a> {
     budget: Duration,
     streamed: bool,
     /// Id of the request, if it is unique to this request.
-    own_id: Option<String>,
+    unique_id: Option<String>,
     /// Number of the attempt whose parts were passed on.
     reading: Option<u32>,
     resends: u32,
@@ -116,7 +116,7 @@ impl<'a> Exchange<'a> {
             begun: Instant::now(),
             budget,
             streamed: false,
-            own_id: None,
+            unique_id: None,
             reading: None,
             resends: 0,
             open: FuturesUnordered::new(),
@@ -134,8 +134,8 @@ impl<'a> Exchange<'a> {
     }
 
     /// Sets the id, unique to this request, by which the remaining attempts are cancelled.
-    pub(super) fn with_own_id(mut self, id: Option<String>) -> Self {
-        self.own_id = id;
+    pub(super) fn with_unique_id(mut self, id: Option<String>) -> Self {
+        self.unique_id = id;
         self
     }
 
@@ -202,7 +202,7 @@ impl<'a> Exchange<'a> {
 
     /// Cancels the attempts that still wait, once the request is answered. The ingress that answered no longer has it.
     fn cancel_others(&self) {
-        if let Some(id) = self.own_id.as_deref().filter(|_| !self.open.is_empty()) {
+        if let Some(id) = self.unique_id.as_deref().filter(|_| !self.open.is_empty()) {
             cancel(self.client, id);
         }
     }

@@ -7,7 +7,7 @@ use async_nats::{Request, RequestErrorKind};
 use super::Client;
 use crate::{
     error::{Code, Fault},
-    wire::{ContentType, Feedback, FeedbackReply, Message as _, RightAnswer, headers},
+    wire::{ContentType, Feedback, FeedbackLabel, FeedbackReply, Message as _, headers},
 };
 
 impl Client {
@@ -21,7 +21,7 @@ impl Client {
     pub async fn feedback(
         &self,
         id: &str,
-        label: RightAnswer,
+        label: FeedbackLabel,
         timeout: Duration,
     ) -> Result<Option<FeedbackReply>, Fault> {
         let feedback = Feedback {

@@ -483,7 +483,7 @@ async fn a_request_that_is_not_streamed_asks_for_no_parts() {
     };
     let options = RequestOptions {
         id: "b".to_owned(),
-        has_own_id: false,
+        has_unique_id: false,
         budget: BUDGET,
         trace: headers::Trace::start(),
     };

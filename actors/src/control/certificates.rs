@@ -23,7 +23,7 @@ use crate::{
 /// Certificate monitor of the running plan.
 pub(super) struct Certificates {
     ingress: String,
-    watched: Arc<AuditCounts>,
+    audit_counts: Arc<AuditCounts>,
     dispatcher: Dispatcher,
     metrics: Arc<Metrics>,
     epoch: u64,
@@ -33,13 +33,13 @@ pub(super) struct Certificates {
 impl Certificates {
     pub(super) fn new(
         ingress: &str,
-        watched: Arc<AuditCounts>,
+        audit_counts: Arc<AuditCounts>,
         dispatcher: Dispatcher,
         metrics: Arc<Metrics>,
     ) -> Self {
         Self {
             ingress: ingress.to_owned(),
-            watched,
+            audit_counts,
             dispatcher,
             metrics,
             epoch: 0,
@@ -66,9 +66,9 @@ impl Certificates {
     }
 
     /// Returns the gear to run instead of `gear` under the monitor's limit.
-    pub(super) fn limited(&self, plan: &Plan, gear: u32) -> u32 {
+    pub(super) fn clamp_gear(&self, plan: &Plan, gear: u32) -> u32 {
         match &self.monitor {
-            Some(monitor) => plan.limited(gear, monitor.limit()),
+            Some(monitor) => plan.clamp_gear(gear, monitor.limit()),
             None => gear,
         }
     }
@@ -82,7 +82,7 @@ impl Certificates {
         self.take(&report.counts, version, leads);
         if let (Some(limit), Some(monitor), false) = (report.limit, &mut self.monitor, leads) {
             monitor.follow(limit as usize, &report.refuted_by_labels);
-            self.watched.set_elevated(monitor.elevates_audits());
+            self.audit_counts.set_elevated(monitor.elevates_audits());
         }
     }
 
@@ -92,7 +92,7 @@ impl Certificates {
         if self.monitor.is_none() {
             return;
         }
-        let (epoch, counts) = self.watched.take();
+        let (epoch, counts) = self.audit_counts.take();
         let counts = if epoch == self.epoch {
             counts
         } else {
@@ -139,7 +139,7 @@ impl Certificates {
             monitor.observe(counts);
             Vec::new()
         };
-        self.watched.set_elevated(monitor.elevates_audits());
+        self.audit_counts.set_elevated(monitor.elevates_audits());
         for finding in findings {
             self.publish_finding(&finding, version);
         }

@@ -42,7 +42,7 @@ impl FailureDetector {
     }
 
     /// Sets the instance of the worker that runs in the same process.
-    pub(crate) fn beside(mut self, worker: Option<u64>) -> Self {
+    pub(crate) fn with_local_worker(mut self, worker: Option<u64>) -> Self {
         self.own = worker;
         self
     }
@@ -65,9 +65,9 @@ impl FailureDetector {
             }
             for replica in &beat.replicas {
                 if beat.leaving || replica.unavailable {
-                    liveness.beat_leaving(&replica.id, now);
+                    liveness.record_leaving(&replica.id, now);
                 } else {
-                    liveness.beat(&replica.id, now);
+                    liveness.record_heartbeat(&replica.id, now);
                 }
             }
             liveness.started(&beat.actor, beat.instance, beat.sequence, now)
@@ -197,7 +197,7 @@ mod tests {
                     ingresses.add("recorder", recorder);
                 }
                 let detector = FailureDetector::new(&bus, &dispatcher, &ingresses);
-                let mut detector = detector.beside(is_own.then_some(7));
+                let mut detector = detector.with_local_worker(is_own.then_some(7));
                 let worker = format!("w-{shards}-{is_own}");
                 for sequence in [1, 2, 3, 1] {
                     detector.record(&Heartbeat {

@@ -137,7 +137,7 @@ impl VariantReports {
         record(&mut self.fan_outs, &beat.actor, &beat.fan_outs);
         record(&mut self.runs, &beat.actor, &beat.runs);
         if !beat.fan_outs.is_empty() || !beat.runs.is_empty() {
-            self.actors.beat(&beat.actor, now);
+            self.actors.record_heartbeat(&beat.actor, now);
         }
     }
 
@@ -172,7 +172,7 @@ impl LiveWorkers {
     fn record(&mut self, beat: &Heartbeat, now: u64) {
         // A worker without replicas is leaving, or waits for its first plan.
         if beat.kind == "worker" {
-            self.0.beat(&beat.actor, now);
+            self.0.record_heartbeat(&beat.actor, now);
         }
     }
 

@@ -79,7 +79,7 @@ impl Shifter {
         plans: PlanVersions,
         dispatcher: Dispatcher,
         metrics: Arc<Metrics>,
-        watched: Arc<AuditCounts>,
+        audit_counts: Arc<AuditCounts>,
     ) -> Self {
         let last_tick = dispatcher.clock().now();
         let mut load = ArrivalCounter::new(last_tick);
@@ -91,7 +91,7 @@ impl Shifter {
             load_drift_config: load_drift,
             plans,
             _guard: dispatcher.supervisor().guard("shifter"),
-            certificates: Certificates::new(ingress, watched, dispatcher.clone(), Arc::clone(&metrics)),
+            certificates: Certificates::new(ingress, audit_counts, dispatcher.clone(), Arc::clone(&metrics)),
             dispatcher,
             metrics,
             load,
@@ -171,7 +171,7 @@ impl Shifter {
         }
         let first_queue = self.first_queue(&version, gear, now);
         self.policy.tick(now, counted, first_queue as usize);
-        let to = self.certificates.limited(&version.plan, self.policy.gear());
+        let to = self.certificates.clamp_gear(&version.plan, self.policy.gear());
         if to != self.wanted {
             self.wanted = to;
             self.shift(&version, gear, to, first_queue);

@@ -11,7 +11,7 @@ pub const COST: &str = "cost";
 pub(crate) const COST_SOURCE: &str = "cost_source";
 
 /// Returns the cost that the outputs state. `None` if there is no such output or no valid amount.
-pub fn stated(outputs: &[Tensor]) -> Option<Cost> {
+pub fn stated_cost(outputs: &[Tensor]) -> Option<Cost> {
     let output = |name: &str| outputs.iter().find(|output| output.name == name);
     let amount = output(COST).filter(|cost| cost.datatype == Datatype::F64)?;
     let source = match output(COST_SOURCE) {
@@ -45,9 +45,9 @@ mod tests {
 
     #[test]
     fn only_amounts_of_money_with_a_known_source_are_costs() {
-        assert_eq!(stated(&[cost(0.25)]), Some(Cost::priced(0.25)));
+        assert_eq!(stated_cost(&[cost(0.25)]), Some(Cost::priced(0.25)));
         let source = |name: &str| Tensor::from_texts(COST_SOURCE, &[name]).unwrap();
-        let measured = stated(&[cost(0.25), source("measured")]).unwrap();
+        let measured = stated_cost(&[cost(0.25), source("measured")]).unwrap();
         assert_eq!(measured.source, CostSource::Measured);
         for unknown in [
             vec![],
@@ -56,7 +56,7 @@ mod tests {
             vec![cost(0.25), source("guessed")],
             vec![Tensor::from_f32(COST, &[1], &[0.25]).unwrap()],
         ] {
-            assert_eq!(stated(&unknown), None, "{unknown:?}");
+            assert_eq!(stated_cost(&unknown), None, "{unknown:?}");
         }
     }
 }

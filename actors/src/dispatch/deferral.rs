@@ -45,7 +45,7 @@ pub(crate) fn score(
             confidence,
             answer: answer_number(outputs).unwrap_or_default(),
         },
-        spread: temperature.and_then(|temperature| ClassSpread::of(logits.as_deref()?, temperature)),
+        spread: temperature.and_then(|temperature| ClassSpread::from_logits(logits.as_deref()?, temperature)),
         // The inputs of a partition are hidden states.
         input_bytes: passing.input_bytes.filter(|_| stage.partition.is_none()),
     };
@@ -97,7 +97,7 @@ pub(crate) fn answer_to_note(
     let confidence = calibrated?;
     let stages = &version.gear(gear)?.wiring.stages;
     let scores = stages.iter().filter_map(|other| other.score.as_ref());
-    let mut read = scores.flat_map(|score| score.terms().filter_map(|term| term.feature.earlier()));
+    let mut read = scores.flat_map(|score| score.terms().filter_map(|term| term.feature.earlier_variant()));
     read.any(|name| name == stage).then(|| {
         HopAnswer::from(ScoredSample {
             confidence,

@@ -105,7 +105,7 @@ impl Delivery {
 
     /// Sends the pieces `from` to `until` (exclusive) of a streamed answer ([`StageRequest::stream`]). The complete
     /// answer must still follow. `once` marks an answer that another attempt would not repeat.
-    pub fn part(&self, outputs: Vec<Tensor>, from: u32, until: u32, once: bool) {
+    pub fn send_part(&self, outputs: Vec<Tensor>, from: u32, until: u32, once: bool) {
         let Some(handle) = &self.handle else { return };
         let request = &self.request;
         let done = StageReply {
@@ -144,7 +144,7 @@ impl Delivery {
 
     /// Appends a hop: the time and, if known, the money that the stage spent on this request. Times are in
     /// microseconds.
-    pub fn hop(&mut self, started: u64, run_us: u64, batch: usize, cost: Option<Cost>) {
+    pub fn record_hop(&mut self, started: u64, run_us: u64, batch: usize, cost: Option<Cost>) {
         let wait_us = u32::try_from(started.saturating_sub(self.arrived)).unwrap_or(u32::MAX);
         let run_us = u32::try_from(run_us).unwrap_or(u32::MAX);
         let batch = u32::try_from(batch).unwrap_or(u32::MAX);

@@ -61,7 +61,7 @@ impl Router {
         for (mut delivery, (inputs, outcome)) in deliveries.into_iter().zip(results) {
             delivery.request.inputs = inputs;
             let cost = outcome.as_ref().ok().and_then(|outputs| self.cost(outputs));
-            delivery.hop(started, result.run_us, size, cost);
+            delivery.record_hop(started, result.run_us, size, cost);
             spans::hop(&delivery, &self.variant, started, result.run_us, size);
             match outcome {
                 Ok(outputs) => self.route(delivery, outputs),
@@ -72,7 +72,7 @@ impl Router {
 
     /// Returns the cost of a request, and counts it.
     pub(crate) fn cost(&self, outputs: &[Tensor]) -> Option<Cost> {
-        let cost = cost::stated(outputs)?;
+        let cost = cost::stated_cost(outputs)?;
         self.metrics.cost(&self.variant, cost);
         Some(cost)
     }

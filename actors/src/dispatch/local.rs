@@ -39,12 +39,12 @@ pub struct LocalReplica {
 
 impl LocalReplica {
     /// Returns the number of unanswered requests.
-    pub fn taken(&self) -> usize {
+    pub fn unanswered(&self) -> usize {
         self.capacity.saturating_sub(self.permits.available_permits())
     }
 
     fn load(&self) -> LocalLoad {
-        let taken = self.taken();
+        let taken = self.unanswered();
         LocalLoad {
             waiting: taken.saturating_sub(self.running.load(Ordering::Relaxed)),
             taken,
@@ -134,7 +134,7 @@ impl LocalReplicas {
     ) -> Option<Arc<LocalReplica>> {
         let replicas = self.by_stage.get(stage)?;
         let candidates = self.in_turn(&replicas).filter(|replica| passes(replica));
-        candidates.min_by_key(|replica| replica.taken()).cloned()
+        candidates.min_by_key(|replica| replica.unanswered()).cloned()
     }
 
     /// Returns the replica of this process that gets a request instead of the stage's queue group

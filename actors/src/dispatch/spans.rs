@@ -43,7 +43,7 @@ pub(crate) fn request(request: &Request<'_>, outcome: Result<&InferReply, &Fault
     let mut attributes: Vec<(&'static str, Value)> = vec![("kaskade.app", request.app.into())];
     let error = match outcome {
         Ok(reply) => {
-            attributes.extend(described(reply));
+            attributes.extend(reply_attributes(reply));
             None
         }
         Err(fault) => {
@@ -65,7 +65,7 @@ pub(crate) fn request(request: &Request<'_>, outcome: Result<&InferReply, &Fault
 }
 
 /// Returns the span attributes of a reply.
-pub fn described(reply: &InferReply) -> Vec<(&'static str, Value)> {
+pub fn reply_attributes(reply: &InferReply) -> Vec<(&'static str, Value)> {
     let hops: Vec<&str> = reply.hops.iter().map(|hop| hop.stage.as_str()).collect();
     let mut attributes: Vec<(&'static str, Value)> = vec![
         ("kaskade.variant", reply.variant.as_str().into()),

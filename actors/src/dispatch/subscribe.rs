@@ -158,7 +158,7 @@ pub(crate) fn whole(
             return Err(Unreadable { fault, reply });
         }
     };
-    let taken = assembler.take(chunk, message.payload.clone(), reply, now, until);
+    let taken = assembler.add(chunk, message.payload.clone(), reply, now, until);
     taken.map_err(|failed| Unreadable {
         fault: unreadable(failed.error.into()),
         reply: failed.reply,

@@ -83,21 +83,21 @@ impl Ingress {
 
     /// Sets the list of all ingresses of the process.
     #[must_use]
-    pub(crate) fn beside(mut self, siblings: &Ingresses) -> Self {
+    pub(crate) fn with_siblings(mut self, siblings: &Ingresses) -> Self {
         self.siblings = siblings.clone();
         self
     }
 
     /// Counts audits and labels in the counts shared by the process.
     #[must_use]
-    pub(crate) fn watched_by(mut self, watched: &Arc<AuditCounts>) -> Self {
-        self.audits.count_in(watched);
+    pub(crate) fn with_audit_counts(mut self, audit_counts: &Arc<AuditCounts>) -> Self {
+        self.audits.count_in(audit_counts);
         self
     }
 
     /// Uses these class names to compare labels.
     #[must_use]
-    pub(crate) fn naming(mut self, names: &ClassNames) -> Self {
+    pub(crate) fn with_class_names(mut self, names: &ClassNames) -> Self {
         self.audits.name_by(names);
         self
     }
@@ -143,7 +143,7 @@ impl Ingress {
         // Stages forward requests without telling the ingress, and a branch is only a part of one: any lost replica may
         // have held it.
         let is_unplaced =
-            !request.branch.is_root() || version.may_move_on(gear, edge, request.return_to_ingress);
+            !request.branch.is_root() || version.may_be_forwarded(gear, edge, request.return_to_ingress);
         let to = self
             .dispatcher
             .dispatch(&self.id, &version, edge, request, deadline, trace);

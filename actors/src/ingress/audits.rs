@@ -15,12 +15,12 @@ use kaskade_policy::fnv::fnv1a;
 
 use super::class_names::ClassNames;
 use super::config::IngressConfig;
-use super::feedback::right_answer;
 use super::inputs::RetainedInputs;
+use super::label_comparison::parse_label;
 use crate::{
     audit_counts::AuditCounts,
     plan::versions::PlanVersion,
-    wire::{Feedback, FeedbackReply, RightAnswer},
+    wire::{Feedback, FeedbackLabel, FeedbackReply},
 };
 
 /// Bit that marks the number of an audit's request. The ledger counts from 1 and never reaches it.
@@ -33,13 +33,13 @@ pub(super) fn is_audit(id: u64) -> bool {
 
 /// The audits of an ingress.
 pub(super) struct Audits {
-    pub(super) watched: Arc<AuditCounts>,
+    pub(super) audit_counts: Arc<AuditCounts>,
     pub(super) sampler: Sampler,
     pub(super) open: BTreeMap<u64, Open>,
     next: u64,
     pub(super) recent: RecentReplies,
     /// Labels that arrived before their audit ended, with the replies they refer to, by audit number.
-    labelled: BTreeMap<u64, (RecentReply, RightAnswer)>,
+    labelled: BTreeMap<u64, (RecentReply, FeedbackLabel)>,
     class_names: ClassNames,
 }
 
@@ -83,7 +83,7 @@ pub(super) const PROBE: usize = 1;
 impl Audits {
     pub(super) fn new(ingress: &str, config: &IngressConfig) -> Self {
         Self {
-            watched: Arc::default(),
+            audit_counts: Arc::default(),
             sampler: Sampler::new(config.audit, fnv1a(ingress.bytes())),
             open: BTreeMap::new(),
             next: 0,
@@ -106,15 +106,15 @@ impl Audits {
     pub(super) fn label(&mut self, feedback: Feedback) -> Option<FeedbackReply> {
         let Feedback { id, label } = feedback;
         let recent = self.recent.get(&id)?;
-        let mut told = FeedbackReply {
+        let mut feedback_reply = FeedbackReply {
             variant: recent.variant.clone(),
             audited: recent.largest.is_some() || recent.audit.is_some(),
             ..FeedbackReply::default()
         };
-        match right_answer(&label, recent, &self.class_names) {
+        match parse_label(&label, recent, &self.class_names) {
             Ok(right) => {
-                told.right = right.answer.accepts(&recent.answer);
-                told.unchecked = right.is_unchecked;
+                feedback_reply.right = right.answer.accepts(&recent.answer);
+                feedback_reply.unchecked = right.is_unchecked;
                 if let Some(reply) = self.recent.take(&id) {
                     match reply.audit {
                         Some(audit) => {
@@ -124,10 +124,10 @@ impl Audits {
                     }
                 }
             }
-            Err(reason) => told.refused = Some(reason),
+            Err(reason) => feedback_reply.refused = Some(reason),
         }
-        told.id = id;
-        Some(told)
+        feedback_reply.id = id;
+        Some(feedback_reply)
     }
 
     /// Adds the largest variant's answer to the reply whose audit has ended, and counts a label that waited for it. If
@@ -137,7 +137,7 @@ impl Audits {
             Some((mut reply, label)) => {
                 reply.audited(largest);
                 // The label was comparable when it arrived.
-                if let Ok(right) = right_answer(&label, &reply, &self.class_names) {
+                if let Ok(right) = parse_label(&label, &reply, &self.class_names) {
                     self.count_label(&reply, &right.answer);
                 }
             }
@@ -146,7 +146,7 @@ impl Audits {
     }
 
     fn count_label(&self, reply: &RecentReply, right: &ComparedAnswer) {
-        self.watched.count(reply.epoch, |counts| {
+        self.audit_counts.count(reply.epoch, |counts| {
             if let Some(counts) = counts.at(reply.index) {
                 counts.labels.add(&reply.label_counts(right));
             }
@@ -159,8 +159,8 @@ impl Audits {
     }
 
     /// Sets the counts to add to.
-    pub(super) fn count_in(&mut self, watched: &Arc<AuditCounts>) {
-        self.watched = Arc::clone(watched);
+    pub(super) fn count_in(&mut self, audit_counts: &Arc<AuditCounts>) {
+        self.audit_counts = Arc::clone(audit_counts);
     }
 }
 
@@ -191,16 +191,19 @@ mod tests {
         audits.recent.keep("r1", reply);
         let feedback = || Feedback {
             id: "r1".to_owned(),
-            label: RightAnswer::Text("large".to_owned()),
+            label: FeedbackLabel::Text("large".to_owned()),
         };
-        let told = audits.label(feedback()).unwrap();
-        assert!(!told.right && told.audited && told.refused.is_none(), "{told:?}");
-        assert!(audits.watched.take().1.is_empty(), "it waits for the audit");
+        let feedback_reply = audits.label(feedback()).unwrap();
+        assert!(
+            !feedback_reply.right && feedback_reply.audited && feedback_reply.refused.is_none(),
+            "{feedback_reply:?}"
+        );
+        assert!(audits.audit_counts.take().1.is_empty(), "it waits for the audit");
         assert_eq!(audits.label(feedback()), None, "a label counts once");
         audits.labels_of("r1", audit, largest);
-        let (_, counts) = audits.watched.take();
+        let (_, counts) = audits.audit_counts.take();
         audits.labels_of("r1", audit, None);
-        assert!(audits.watched.take().1.is_empty() && audits.labelled.is_empty());
+        assert!(audits.audit_counts.take().1.is_empty() && audits.labelled.is_empty());
         counts.cascades[1].labels
     }
 

@@ -154,16 +154,19 @@ impl Ingress {
             Ok(parts) => parts,
             Err(fault) => return self.fail_branch(done, fault, now),
         };
-        let newest = self.ledger.place(done.id).map_or(0, |(newest, _)| newest);
+        let newest = self
+            .ledger
+            .attempt_and_replica(done.id)
+            .map_or(0, |(newest, _)| newest);
         let Some(entry) = self.ledger.get(done.id) else {
             return;
         };
-        if !entry.gather.awaits(done.attempt, newest, &done.branch) {
+        if !entry.fan_in.accepts(done.attempt, newest, &done.branch) {
             return self.metrics.stale();
         }
         let counts = parts.counts();
         let children_sent: usize = counts.values().map(|count| *count as usize).sum();
-        let room = entry.gather.room(done.attempt);
+        let room = entry.fan_in.remaining_branches(done.attempt);
         if children_sent > room {
             let message = format!(
                 "stage `{}` makes {children_sent} requests of one; {room} more are allowed",
@@ -206,7 +209,10 @@ impl Ingress {
     /// the gear does not have counts as omitted. For an ensemble, the dispatch always determines the member.
     pub(super) fn fill_defaults(&self, done: &mut StageReply, dispatch: u32) {
         if done.attempt == 0 {
-            done.attempt = self.ledger.place(done.id).map_or(0, |(attempt, _)| attempt);
+            done.attempt = self
+                .ledger
+                .attempt_and_replica(done.id)
+                .map_or(0, |(attempt, _)| attempt);
         }
         let Some(entry) = self.ledger.get(done.id) else {
             return;
@@ -287,7 +293,11 @@ impl Ingress {
         else {
             return;
         };
-        let newest = self.ledger.place(done.id).map(|(attempt, _)| attempt) == Some(done.attempt);
+        let newest = self
+            .ledger
+            .attempt_and_replica(done.id)
+            .map(|(attempt, _)| attempt)
+            == Some(done.attempt);
         let Some(entry) = self.ledger.get_mut(done.id) else {
             return;
         };
@@ -346,16 +356,19 @@ impl Ingress {
     /// the request.
     pub(super) fn gather(&mut self, done: StageReply, now: u64) {
         let (id, attempt) = (done.id, done.attempt);
-        let newest = self.ledger.place(id).map_or(0, |(newest, _)| newest);
+        let newest = self
+            .ledger
+            .attempt_and_replica(id)
+            .map_or(0, |(newest, _)| newest);
         let Some(entry) = self.ledger.get_mut(id) else {
             return self.metrics.stale();
         };
         let (branch, children) = (done.branch.clone(), done.children().clone());
-        if let Err(error) = entry.gather.arrive(attempt, newest, branch, &children, done) {
+        if let Err(error) = entry.fan_in.record(attempt, newest, branch, &children, done) {
             let fault = Fault::new(Code::BadOutput, error.to_string());
             return self.fail(id, attempt, &fault, now);
         }
-        if !entry.gather.complete() {
+        if !entry.fan_in.is_complete() {
             return;
         }
         match self.ledger.answered(id, attempt) {
@@ -386,7 +399,7 @@ impl Ingress {
         } else {
             self.admission.ended();
         }
-        if entry.gather.begun() {
+        if entry.fan_in.has_begun() {
             return self.reply_with_branches(entry, Some(fault));
         }
         if let Some(done) = entry.tally.winner() {
@@ -431,7 +444,7 @@ impl Ingress {
             FailureOutcome::Retry { .. } => {}
             FailureOutcome::Terminal(entry) => {
                 // Other ensemble members, pipeline branches or attempts may still work on it.
-                if entry.dispatches() > 1 || entry.gather.begun() {
+                if entry.dispatches() > 1 || entry.fan_in.has_begun() {
                     self.cancel_at_replicas(&[id]);
                 }
                 self.close(entry, fault);

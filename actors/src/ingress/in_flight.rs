@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeSet, sync::Arc};
 
-use kaskade_policy::fan_in::{Branch, Gather};
+use kaskade_policy::fan_in::{Branch, FanIn};
 use kaskade_policy::stream_offset::{OptimisticOffset, StreamOffset};
 
 use super::client_ids::IdGuard;
@@ -33,7 +33,7 @@ pub(super) struct InFlight {
     /// The votes of an ensemble.
     pub(super) tally: Tally,
     /// The results of a pipeline's branches.
-    pub(super) gather: Gather<StageReply>,
+    pub(super) fan_in: FanIn<StageReply>,
     /// Progress of a streamed answer, if the client asked for streaming.
     pub(super) progress: Option<StreamProgress>,
     /// Stage that has sent parts which another attempt would not repeat.

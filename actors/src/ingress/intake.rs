@@ -207,7 +207,7 @@ fn in_memory_of_its_own(body: Bytes) -> Bytes {
 /// Refuses a request immediately.
 fn refuse(dispatcher: &Dispatcher, metrics: &Metrics, message: &Message, refusal: &Refusal) {
     let destination = Destination::inbox(message, RequestReservation::default());
-    let target = ReplyTarget::of(message, destination);
+    let target = ReplyTarget::from_message(message, destination);
     reply::refuse_at_once(dispatcher, metrics, target, refusal);
 }
 

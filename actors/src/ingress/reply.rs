@@ -46,7 +46,7 @@ impl Ingress {
     /// Publishes the results of a pipeline's branches. A failed branch carries its own error, a missing branch carries
     /// `missing`. If no final branch has an answer, the first failure becomes the fault of the whole request.
     pub(super) fn reply_with_branches(&self, mut entry: InFlight, missing: Option<&Fault>) {
-        let mut branches = std::mem::take(&mut entry.gather).into_branches().into_iter();
+        let mut branches = std::mem::take(&mut entry.fan_in).into_branches().into_iter();
         let Some((_, Some(root))) = branches.next() else {
             return;
         };

@@ -101,7 +101,7 @@ impl Destination {
 
 impl ReplyTarget {
     /// Returns the reply target of a message without decoding its body.
-    pub(super) fn of(message: &Message, to: Destination) -> Self {
+    pub(super) fn from_message(message: &Message, to: Destination) -> Self {
         // `read` refuses an invalid content type or id; that refusal uses the default format.
         let id = message
             .headers
@@ -147,7 +147,7 @@ impl Source<'_> {
     /// Returns the reply target without reading the request.
     pub(super) fn reply_target(&self, to: Destination) -> ReplyTarget {
         match self {
-            Self::Message(message) => ReplyTarget::of(message, to),
+            Self::Message(message) => ReplyTarget::from_message(message, to),
             Self::Local(_, options) => ReplyTarget {
                 destination: to,
                 content_type: ContentType::default(),

@@ -185,7 +185,7 @@ mod tests {
             let first = next(&mut states).await;
             assert!(first.starting && first.unavailable.is_empty() && !first.gone);
             dispatcher.liveness(|liveness| {
-                liveness.beat("r", 0);
+                liveness.record_heartbeat("r", 0);
                 liveness.declare_lost("r")
             });
             let lost = next(&mut states).await;

@@ -81,7 +81,7 @@ fn request(reply: oneshot::Sender<Result<InferReply, Fault>>) -> LocalRequest {
         }),
         options: RequestOptions {
             id: "one".to_owned(),
-            has_own_id: true,
+            has_unique_id: true,
             budget: Duration::from_secs(20),
             trace: Trace::start(),
         },
@@ -96,7 +96,7 @@ fn request(reply: oneshot::Sender<Result<InferReply, Fault>>) -> LocalRequest {
 fn ingress(plans: PlanVersions, dispatcher: Dispatcher, bus: &Bus) -> Ingress {
     // Audit every request if the plan has a certified list.
     let config = IngressConfig {
-        audit: AuditSettings::of_share(1.0),
+        audit: AuditSettings::with_share(1.0),
         ..IngressConfig::default()
     };
     Ingress::new(
@@ -151,7 +151,7 @@ impl Handler<Delivery> for Short {
         if self.0 {
             return delivery.fail(Fault::new(Code::TooLong, "longer than the context"));
         }
-        delivery.hop(delivery.arrived, 1, 1, None);
+        delivery.record_hop(delivery.arrived, 1, 1, None);
         delivery.answer(
             vec![Tensor::from_f32("logits", &[2], &[0.5, 0.0]).unwrap()],
             Some(0.9),
@@ -251,7 +251,7 @@ fn certified_ingress(plans: &PlanVersions, bus: &Bus, counted: &Arc<AuditCounts>
     }
     plans.adopt(1, plan).unwrap();
     ingress(plans.clone(), dispatcher, bus)
-        .watched_by(counted)
+        .with_audit_counts(counted)
         .start()
 }
 
@@ -278,7 +278,7 @@ fn a_probe_that_is_too_long_for_a_stage_goes_on_to_the_next() {
         let bus = Bus::connect(BusConfig::new("long-probe")).await.unwrap();
         let (plans, counted) = (PlanVersions::new(APP), Arc::<AuditCounts>::default());
         let ingress = certified_ingress(&plans, &bus, &counted);
-        let alone = plans.newest().unwrap().plan.gear_at(0).unwrap();
+        let alone = plans.newest().unwrap().plan.gear_of_certified(0).unwrap();
         plans.shift(1, alone).unwrap();
         let (reply, answer) = oneshot::channel();
         ingress.send(request(reply)).await.unwrap();
@@ -315,7 +315,7 @@ impl Handler<Delivery> for BreaksOff {
     fn handle(&mut self, delivery: Delivery, _: &mut Context<Self>) {
         for from in 0..3 {
             let text = Tensor::from_texts("text", &["a"]).unwrap();
-            delivery.part(vec![text], from, from + 1, false);
+            delivery.send_part(vec![text], from, from + 1, false);
         }
         delivery.fail(Fault::new(Code::TooLong, "longer than the context"));
     }

@@ -33,7 +33,7 @@ pub struct Counts {
 
 impl Histogram {
     /// Creates an empty histogram of times, in seconds.
-    pub fn of_times() -> Self {
+    pub fn with_time_buckets() -> Self {
         Self::new(&SECONDS)
     }
 
@@ -145,7 +145,7 @@ mod tests {
 
     #[test]
     fn quantiles_lie_in_their_bucket() {
-        let histogram = Histogram::of_times();
+        let histogram = Histogram::with_time_buckets();
         assert_eq!(histogram.read().quantile(0.5), None);
         for _ in 0..90 {
             histogram.add(Duration::from_millis(4));
@@ -171,7 +171,7 @@ mod tests {
             });
             lines
         };
-        let times = Histogram::of_times();
+        let times = Histogram::with_time_buckets();
         times.add(Duration::from_millis(1));
         times.add(Duration::from_secs(500));
         let times = lines(&times);

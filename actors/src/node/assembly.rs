@@ -136,7 +136,7 @@ async fn assemble(
                 capacity: ingresses.max_in_flight,
             }),
             worker: worker_health,
-            followed: followed.watched(),
+            followed: followed.interruptions(),
         },
     );
     let running = ingresses.iter().flat_map(|ingresses| &ingresses.running);
@@ -173,7 +173,7 @@ async fn start_ingresses(
     closed: watch::Receiver<bool>,
 ) -> Result<RunningIngresses, NodeError> {
     let (capacity, ingresses) = (Capacity::of(limits), Ingresses::default());
-    let watched = Arc::<AuditCounts>::default();
+    let audit_counts = Arc::<AuditCounts>::default();
     let class_names = ClassNames::default();
     let mut running: Vec<RunningIngress> = Vec::new();
     for shard in shards.shared() {
@@ -184,7 +184,7 @@ async fn start_ingresses(
         let common = Common {
             capacity: capacity.clone(),
             ingresses: ingresses.clone(),
-            watched: Arc::clone(&watched),
+            audit_counts: Arc::clone(&audit_counts),
             class_names: class_names.clone(),
             closed: closed.clone(),
             takes_durable: running.is_empty(),
@@ -213,10 +213,10 @@ async fn start_ingresses(
         plans.clone(),
         dispatcher.clone(),
         Arc::clone(metrics),
-        watched,
+        audit_counts,
     );
     shifter.listen(bus, heartbeats).await?;
-    heartbeats.detect(FailureDetector::new(bus, dispatcher, &ingresses).beside(worker));
+    heartbeats.detect(FailureDetector::new(bus, dispatcher, &ingresses).with_local_worker(worker));
     epoch_gate::watch(heartbeats, dispatcher, plans);
     let planned = plans.clone();
     heartbeats.listen(move |beat| class_names.record(beat, |variant| planned.has_variant(variant)));

@@ -21,7 +21,7 @@ use crate::{
     ids,
     node::NodeError,
     node::drain::Senders,
-    stage::beat_sequence::BeatSequence,
+    stage::heartbeat_sequence::HeartbeatSequence,
     subjects::{self, App},
     wire::{Heartbeat, Message as _, ReplicaBeat},
 };
@@ -167,7 +167,7 @@ async fn beat(
         return;
     };
     let mut period = tokio::time::interval(Duration::from_micros(HEARTBEAT_PERIOD_US));
-    let (mut sequence, instance) = (BeatSequence::default(), ids::unique());
+    let (mut sequence, instance) = (HeartbeatSequence::default(), ids::unique());
     loop {
         let detached = tokio::select! {
             _ = period.tick() => false,

@@ -46,7 +46,7 @@ impl Followed {
     }
 
     /// Returns the state of both, for the node's health.
-    pub(super) fn watched(&self) -> Vec<watch::Receiver<Option<Interruption>>> {
+    pub(super) fn interruptions(&self) -> Vec<watch::Receiver<Option<Interruption>>> {
         [&self.store, &self.gears]
             .map(|link| link.state.subscribe())
             .to_vec()
@@ -300,7 +300,7 @@ mod tests {
     async fn a_store_that_goes_away_is_reported_until_it_can_be_read_again() {
         let (away, is_away) = watch::channel(false);
         let followed = Followed::new();
-        let mut state = followed.watched().remove(0);
+        let mut state = followed.interruptions().remove(0);
         let following = store(
             Arc::new(Away(is_away)),
             PlanVersions::new("digits"),
@@ -327,7 +327,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_store_that_cannot_be_watched_is_reported_since_the_first_failure() {
         let followed = Followed::new();
-        let mut state = followed.watched().remove(0);
+        let mut state = followed.interruptions().remove(0);
         let begun = Instant::now();
         let following = store(
             Arc::new(Denied),

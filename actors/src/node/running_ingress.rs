@@ -67,7 +67,7 @@ pub(super) struct Common {
     pub(super) capacity: Capacity,
     pub(super) ingresses: Ingresses,
     /// Counts of audits and stage results.
-    pub(super) watched: Arc<AuditCounts>,
+    pub(super) audit_counts: Arc<AuditCounts>,
     /// Class names for the comparison of labels.
     pub(super) class_names: ClassNames,
     /// Stops all intakes when it turns true.
@@ -100,9 +100,9 @@ pub(super) async fn start(
         Arc::clone(&metrics),
         bus.max_payload(),
     )
-    .beside(&common.ingresses)
-    .watched_by(&common.watched)
-    .naming(&common.class_names);
+    .with_siblings(&common.ingresses)
+    .with_audit_counts(&common.audit_counts)
+    .with_class_names(&common.class_names);
     let epochs = ingress.epochs();
     let address = ingress.start();
     let bytes = Arc::clone(&common.capacity.bytes);

@@ -225,9 +225,9 @@ async fn serve<S: Stage>(stage: Arc<S>, slots: Arc<Semaphore>, mut delivery: Del
         Ok(Ok(Ok(output))) => output.outputs.as_slice(),
         _ => &[],
     };
-    let cost = cost::stated(outputs);
+    let cost = cost::stated_cost(outputs);
     let run_us = delivery.now().saturating_sub(started);
-    delivery.hop(started, run_us, 1, cost);
+    delivery.record_hop(started, run_us, 1, cost);
     spans::hop(&delivery, &delivery.request.stage, started, run_us, 1);
     match result {
         Err(_) => delivery.fail(expired("the stage worked on it")),

@@ -157,7 +157,7 @@ fn a_node_that_is_stopped_has_not_failed() {
     let node = start("stopped-well");
     let supervisor = node.dispatcher().supervisor().clone();
     node.stop();
-    assert_eq!(supervisor.ended(), None);
+    assert_eq!(supervisor.ended_task(), None);
 }
 
 /// Makes a part of a node's replica panic. The request that causes the panic ends at once, and the node ends.

@@ -264,7 +264,7 @@ pub(crate) struct WorkerHealth {
 
 impl WorkerHealth {
     /// Returns what the worker lacks of the newest plan.
-    fn lacking(&self, newest: u64) -> Option<NotReady> {
+    fn plan_problem(&self, newest: u64) -> Option<NotReady> {
         let ready = self.readiness.borrow();
         if ready.epoch < newest {
             return Some(NotReady::Loading {
@@ -281,7 +281,7 @@ impl WorkerHealth {
         if self.readiness.borrow().complete > 0 {
             return Ok(());
         }
-        self.lacking(newest).map_or(Ok(()), Err)
+        self.plan_problem(newest).map_or(Ok(()), Err)
     }
 
     fn full(&self) -> Option<Full> {
@@ -326,7 +326,7 @@ impl Health {
     /// # Errors
     /// [`NotReady::Ended`], [`NotReady::Stuck`] or [`NotReady::Closed`].
     pub async fn live(&self) -> Result<(), NotReady> {
-        if let Some(task) = self.0.supervisor.ended() {
+        if let Some(task) = self.0.supervisor.ended_task() {
             return Err(NotReady::Ended { task });
         }
         if !self.0.check.pending(&self.0.parts.shards).await {
@@ -372,16 +372,16 @@ impl Health {
 
     /// Returns why plans or gear shifts no longer arrive; `None` while they do. The process stays ready and serves the newest plan
     /// that it knows: a plan store that goes away would otherwise take every process of the app out of service at once.
-    pub fn behind(&self) -> Option<NotReady> {
+    pub fn subscription_problem(&self) -> Option<NotReady> {
         self.interrupted(true)
     }
 
     /// Returns what is not in place of the newest plan: its replicas load, or cannot be loaded. The process stays ready if a plan
     /// before it is in place: a new plan would otherwise take every process of the app out of service at once.
-    pub fn lacking(&self) -> Option<NotReady> {
+    pub fn newest_plan_problem(&self) -> Option<NotReady> {
         let epoch = self.epoch()?;
         let worker = self.0.parts.worker.as_ref();
-        worker.and_then(|worker| worker.lacking(epoch)).or_else(|| {
+        worker.and_then(|worker| worker.plan_problem(epoch)).or_else(|| {
             let in_place = self.epoch_in_place()?;
             (in_place < epoch).then_some(NotReady::Loading { epoch, in_place })
         })
@@ -402,7 +402,8 @@ impl Health {
     /// no replica runs.
     pub fn notes(&self) -> Vec<String> {
         let full = self.full().map(|full| full.to_string());
-        let notes = [self.behind(), self.lacking()].map(|note| note.map(|note| note.to_string()));
+        let notes = [self.subscription_problem(), self.newest_plan_problem()]
+            .map(|note| note.map(|note| note.to_string()));
         let unserved = unserved_text(self.0.app.name(), &self.unserved());
         let notes = notes.into_iter().flatten().chain(unserved);
         full.into_iter().chain(notes).collect()
@@ -465,7 +466,7 @@ impl Health {
         Gauges {
             ready: self.ready().is_ok(),
             full: self.full().is_some(),
-            plan_stale: self.behind().is_some(),
+            plan_stale: self.subscription_problem().is_some(),
             epoch: self.epoch(),
             epoch_in_place: self.epoch_in_place(),
             failed_replicas: (self.0.parts.worker.as_ref())
@@ -503,14 +504,14 @@ mod tests {
         progress.send_replace(at(1, 0, &failed));
         assert_eq!(worker.ready(1), Err(NotReady::Failed(failed.clone())));
         progress.send_replace(at(1, 1, &BTreeMap::new()));
-        assert_eq!((worker.ready(1), worker.lacking(1)), (Ok(()), None));
+        assert_eq!((worker.ready(1), worker.plan_problem(1)), (Ok(()), None));
         assert_eq!(
-            (worker.ready(2), worker.lacking(2)),
+            (worker.ready(2), worker.plan_problem(2)),
             (Ok(()), Some(loading(2, 1)))
         );
         progress.send_replace(at(2, 1, &failed));
         assert_eq!(
-            (worker.ready(2), worker.lacking(2)),
+            (worker.ready(2), worker.plan_problem(2)),
             (Ok(()), Some(NotReady::Failed(failed)))
         );
     }

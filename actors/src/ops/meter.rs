@@ -104,7 +104,7 @@ fn models(variants: &BTreeMap<String, VariantCount>, joules: Option<f64>) -> BTr
     let busy = variants
         .iter()
         .map(|(name, count)| (name.as_str(), busy_s(count)));
-    let shares = energy::attributed(joules, &busy.collect());
+    let shares = energy::energy_by_variant(joules, &busy.collect());
     let models = variants.iter().map(|(name, count)| {
         let joules = shares.get(name.as_str()).copied();
         let model = ModelEnergy {

@@ -59,7 +59,7 @@ impl Probes {
         let listener = TcpListener::bind(address).map_err(refused)?;
         listener.set_nonblocking(true).map_err(refused)?;
         let bound = listener.local_addr().map_err(refused)?;
-        let (health, watched) = watch::channel(None);
+        let (health, receiver) = watch::channel(None);
         let (stop, stopped) = oneshot::channel();
         let no_thread = |error: std::io::Error| ProbesError::Thread {
             reason: error.to_string(),
@@ -70,7 +70,7 @@ impl Probes {
             .map_err(no_thread)?;
         let thread = thread::Builder::new()
             .name("kaskade-probes".to_owned())
-            .spawn(move || runtime.block_on(serve(listener, watched, stopped)))
+            .spawn(move || runtime.block_on(serve(listener, receiver, stopped)))
             .map_err(no_thread)?;
         Ok(Self {
             address: bound,
@@ -103,7 +103,7 @@ impl Drop for Probes {
 /// Receiver of the watched health, once set.
 type HealthReceiver = watch::Receiver<Option<Health>>;
 
-async fn serve(listener: TcpListener, watched: HealthReceiver, stopped: oneshot::Receiver<()>) {
+async fn serve(listener: TcpListener, receiver: HealthReceiver, stopped: oneshot::Receiver<()>) {
     let listener = match tokio::net::TcpListener::from_std(listener) {
         Ok(listener) => listener,
         Err(error) => return tracing::error!(%error, "serving the probes failed"),
@@ -113,7 +113,7 @@ async fn serve(listener: TcpListener, watched: HealthReceiver, stopped: oneshot:
         .route("/ready", get(ready))
         .route("/metrics", get(metrics_page))
         .fallback(async || (StatusCode::NOT_FOUND, NO_GATEWAY))
-        .with_state(watched);
+        .with_state(receiver);
     tokio::select! {
         served = axum::serve(listener, router) => {
             if let Err(error) = served {
@@ -128,20 +128,20 @@ async fn serve(listener: TcpListener, watched: HealthReceiver, stopped: oneshot:
 const NO_GATEWAY: &str = "this process is not a gateway: it has /live, /ready and /metrics only; `kaskade serve --role gateway` serves requests over HTTP\n";
 const STARTING: &str = "starting: connecting to the broker and loading models\n";
 
-fn known(watched: &HealthReceiver) -> Option<Health> {
-    watched.borrow().clone()
+fn known(receiver: &HealthReceiver) -> Option<Health> {
+    receiver.borrow().clone()
 }
 
-async fn live(State(watched): State<HealthReceiver>) -> Response {
-    match known(&watched) {
+async fn live(State(receiver): State<HealthReceiver>) -> Response {
+    match known(&receiver) {
         // A process that fails to load its models exits, so it is live while loading.
         None => (StatusCode::OK, STARTING).into_response(),
         Some(health) => verdict("live", health.live().await),
     }
 }
 
-async fn ready(State(watched): State<HealthReceiver>) -> Response {
-    match known(&watched) {
+async fn ready(State(receiver): State<HealthReceiver>) -> Response {
+    match known(&receiver) {
         None => (StatusCode::SERVICE_UNAVAILABLE, STARTING).into_response(),
         Some(health) => {
             let mut said = vec!["ready".to_owned()];
@@ -151,8 +151,8 @@ async fn ready(State(watched): State<HealthReceiver>) -> Response {
     }
 }
 
-async fn metrics_page(State(watched): State<HealthReceiver>) -> Response {
-    match known(&watched) {
+async fn metrics_page(State(receiver): State<HealthReceiver>) -> Response {
+    match known(&receiver) {
         None => (StatusCode::SERVICE_UNAVAILABLE, STARTING).into_response(),
         Some(health) => ([(header::CONTENT_TYPE, metrics::CONTENT_TYPE)], health.page()).into_response(),
     }

@@ -86,7 +86,7 @@ impl PlanVersion {
             Dropping::Slack => plan
                 .gears
                 .iter()
-                .map(|gear| slack::times_after(&plan, &gear.wiring, 0))
+                .map(|gear| slack::remaining_times_us(&plan, &gear.wiring, 0))
                 .collect(),
             _ => Vec::new(),
         };
@@ -134,12 +134,12 @@ impl PlanVersion {
             .find(|stage| stage.name == name)
     }
 
-    /// Returns whether a request that comes along that edge may move on to another stage without its ingress ([`Wiring::may_move_on`]).
+    /// Returns whether a request that comes along that edge may move on to another stage without its ingress ([`Wiring::may_be_forwarded`]).
     ///
-    /// [`Wiring::may_move_on`]: kaskade_policy::plan::Wiring::may_move_on
-    pub(crate) fn may_move_on(&self, gear: u32, edge: &Edge, returns: bool) -> bool {
+    /// [`Wiring::may_be_forwarded`]: kaskade_policy::plan::Wiring::may_be_forwarded
+    pub(crate) fn may_be_forwarded(&self, gear: u32, edge: &Edge, returns: bool) -> bool {
         let gear = self.gear(gear);
-        gear.is_some_and(|gear| gear.wiring.may_move_on(edge, returns))
+        gear.is_some_and(|gear| gear.wiring.may_be_forwarded(edge, returns))
     }
 
     /// Returns the task that an edge leads to; the stage's name if it serves no task.
@@ -185,7 +185,7 @@ impl PlanVersion {
     pub(crate) fn stages_of(&self, replica: &Replica) -> Vec<String> {
         let mut names: Vec<String> = self
             .plan
-            .every_gear()
+            .all_gears()
             .flat_map(|gear| &gear.wiring.stages)
             .filter(|stage| stage.is_run_by(replica))
             .map(|stage| stage.name.clone())
@@ -220,7 +220,7 @@ impl PlanVersions {
     pub fn new(app: &str) -> Self {
         Self {
             app: app.to_owned(),
-            state: Arc::new(watch::Sender::new(State::keeping(EPOCHS_KEPT))),
+            state: Arc::new(watch::Sender::new(State::with_kept_epochs(EPOCHS_KEPT))),
             loading: Arc::default(),
             unserved: Arc::default(),
         }
@@ -349,7 +349,7 @@ impl PlanVersions {
             });
         }
         let version = Arc::new(PlanVersion::new(epoch, plan));
-        let gears = version.plan.every_gear().count();
+        let gears = version.plan.all_gears().count();
         let mut outcome = Ok(());
         self.state.send_if_modified(|state| {
             outcome = state.adopt(epoch, gears, version);

@@ -15,7 +15,8 @@ use kaskade_policy::plan::{Replica, Sharing};
 use tokio::sync::watch;
 
 use super::batcher::SetBatching;
-use super::replica::{self, Hosted, ReplicaActor};
+use super::model_thread;
+use super::replica::{Hosted, ReplicaActor};
 use super::worker::{FailedLoad, InPlace, Loaded, Readiness, Worker};
 use crate::{
     actor::{AsyncContext, Context},
@@ -94,7 +95,7 @@ impl Worker {
     /// Starts the actors of a loaded replica, if a plan still needs it.
     pub(super) fn host(&mut self, replica: Replica, mut executor: Executor) {
         let Some((version, gear)) = self.version_for(&replica, &self.versions()) else {
-            return replica::end(&mut executor);
+            return model_thread::end(&mut executor);
         };
         let batching = version.batching(gear, &replica.variant).unwrap_or_default();
         let capacity = self.config.queue_capacity;

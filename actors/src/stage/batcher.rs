@@ -20,7 +20,7 @@ use crate::{
     metrics::Metrics,
     plan::versions::PlanVersions,
     stage::device_lease::{Device, Lease, LeaseGranted},
-    stage::replica,
+    stage::model_thread,
     supervision::{PanicGuard, Supervisor},
 };
 
@@ -210,7 +210,7 @@ impl Batcher {
             }
             // The deliveries were dropped with the closure and have answered with a fault.
             tracing::error!(replica = self.replica, "the model thread has ended");
-            self.supervisor.report(replica::MODEL_TASK);
+            model_thread::report_ended(&self.supervisor);
         }
     }
 
@@ -233,7 +233,7 @@ impl Actor for Batcher {
         for lease in [self.former.take(), self.lease.take()].into_iter().flatten() {
             lease.cancel();
         }
-        replica::end(&mut self.executor);
+        model_thread::end(&mut self.executor);
     }
 }
 

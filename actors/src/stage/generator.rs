@@ -24,7 +24,7 @@ use crate::{
     error::{Code, Fault},
     metrics::Metrics,
     plan::versions::PlanVersions,
-    stage::replica,
+    stage::model_thread,
     supervision::{PanicGuard, Supervisor},
     wire::Tokens,
 };
@@ -145,7 +145,7 @@ impl Generator {
                 // An endpoint repeats no answer.
                 let is_remote = self.parts.executor.availability().is_some();
                 one.delivery
-                    .part(part, pieces.saturating_sub(new), pieces, is_remote);
+                    .send_part(part, pieces.saturating_sub(new), pieces, is_remote);
             }
         }
         if let Some(end) = end {
@@ -163,7 +163,7 @@ impl Generator {
                 let begun = one.begun.unwrap_or(one.last);
                 let cost = self.parts.router.cost(&outputs);
                 let run_us = now.saturating_sub(begun);
-                one.delivery.hop(begun, run_us, one.batch, cost);
+                one.delivery.record_hop(begun, run_us, one.batch, cost);
                 spans::hop(&one.delivery, &self.parts.variant, begun, run_us, one.batch);
                 self.parts.metrics.generated(&self.parts.variant);
                 self.parts.router.route(one.delivery, outputs);
@@ -206,7 +206,7 @@ impl Actor for Generator {
     }
 
     fn stopped(&mut self, _: &mut Context<Self>) {
-        replica::end(&mut self.parts.executor);
+        model_thread::end(&mut self.parts.executor);
     }
 }
 
@@ -233,7 +233,7 @@ impl Handler<Delivery> for Generator {
         self.next += 1;
         let budget = Duration::from_micros(delivery.deadline.saturating_sub(now));
         if !self.parts.executor.submit_within(number, inputs, budget) {
-            self.parts.supervisor.report(replica::MODEL_TASK);
+            model_thread::report_ended(&self.parts.supervisor);
             let message = "the model thread has ended; restart the worker";
             return delivery.fail(Fault::new(Code::Unavailable, message));
         }

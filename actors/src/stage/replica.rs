@@ -30,9 +30,6 @@ use crate::{
     wire::{Message as _, ModelInterface, ReplicaBeat, StageCancel},
 };
 
-/// Task name of a model thread in a node.
-pub(crate) const MODEL_TASK: &str = "model thread";
-
 /// Task name of subscribing a replica in a node.
 pub(super) const SUBSCRIBING_TASK: &str = "subscribing of a replica";
 
@@ -123,7 +120,8 @@ impl Hosted {
         let (queue_depth, metrics) = (Arc::clone(&depth), Arc::clone(&shared.metrics));
         let availability = executor.availability().cloned();
         let is_whole = replica.partition.is_none_or(|partition| partition.of == 1);
-        let interface = ModelInterface::of(executor.signature(), executor.answers()).filter(|_| is_whole);
+        let interface =
+            ModelInterface::from_signature(executor.signature(), executor.answers()).filter(|_| is_whole);
         let actor = if executor.is_continuous() {
             let parts = GeneratorParts {
                 variant: replica.variant.clone(),
@@ -258,7 +256,7 @@ impl Hosted {
             id: self.replica.id.clone(),
             variant: self.replica.variant.clone(),
             queue: count(self.local.depth.load(Ordering::Relaxed)),
-            in_flight: count(self.local.taken()),
+            in_flight: count(self.local.unanswered()),
             unavailable: self
                 .availability
                 .as_ref()
@@ -270,14 +268,4 @@ impl Hosted {
 
 fn count(number: usize) -> u32 {
     u32::try_from(number).unwrap_or(u32::MAX)
-}
-
-/// Ends a model without blocking the actors' thread while the model finishes its batch and frees its memory.
-pub(super) fn end(executor: &mut Executor) {
-    let ending = executor.end();
-    match tokio::runtime::Handle::try_current() {
-        Ok(runtime) => drop(runtime.spawn_blocking(move || ending.wait())),
-        // The actix system has ended, and this thread serves no other actor.
-        Err(_) => ending.wait(),
-    }
 }

@@ -17,9 +17,10 @@ use kaskade_policy::plan::Replica;
 use tokio::sync::{Semaphore, oneshot, watch};
 
 use super::announcement::Announcements;
-use super::beat_sequence::BeatSequence;
 use super::device_lease::Device;
-use super::replica::{self, Hosted, ShardContext};
+use super::heartbeat_sequence::HeartbeatSequence;
+use super::model_thread;
+use super::replica::{Hosted, ShardContext};
 use crate::{
     bus::ConnectionHealth,
     ids,
@@ -93,7 +94,7 @@ pub struct Worker {
     /// Its newest heartbeat, for the health of the process.
     beat: watch::Sender<Arc<Heartbeat>>,
     pub(super) subscribing: Vec<oneshot::Receiver<()>>,
-    beats: BeatSequence,
+    beats: HeartbeatSequence,
     announcements: Announcements,
     /// Differs from that of an earlier start of the worker.
     instance: u64,
@@ -200,7 +201,7 @@ impl Worker {
             readiness,
             beat: watch::Sender::default(),
             subscribing: Vec::new(),
-            beats: BeatSequence::default(),
+            beats: HeartbeatSequence::default(),
             announcements: Announcements::default(),
             instance: ids::unique(),
             devices: BTreeMap::new(),
@@ -326,7 +327,7 @@ impl Handler<Loaded> for Worker {
         self.loading.remove(&replica);
         if self.leaving {
             if let Ok(mut executor) = executor {
-                replica::end(&mut executor);
+                model_thread::end(&mut executor);
             }
             return;
         }

@@ -6,7 +6,8 @@ use kaskade_policy::plan::MAX_CERTIFIED;
 use serde::{Deserialize, Serialize};
 
 use super::client_codec::{ContentType, from_body};
-use super::codec::{CodecError, Limits, Message};
+use super::codec::Message;
+use super::codec_error::{CodecError, Limits};
 use super::lists::at_most;
 
 /// Longest request id in a label, bytes.
@@ -22,13 +23,13 @@ pub struct Feedback {
     /// The id that the client gave the request.
     pub id: String,
     /// The correct answer.
-    pub label: RightAnswer,
+    pub label: FeedbackLabel,
 }
 
 /// A correct answer.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(untagged)]
-pub enum RightAnswer {
+pub enum FeedbackLabel {
     /// The index of a class, from 0, or a text that is a number.
     Class(u64),
     /// A text, or a class name.
@@ -55,7 +56,7 @@ impl Feedback {
                 ),
             });
         }
-        if let RightAnswer::Text(text) = &mut feedback.label {
+        if let FeedbackLabel::Text(text) = &mut feedback.label {
             text.truncate(text.floor_char_boundary(MAX_LABEL));
         }
         Ok(feedback)
@@ -313,11 +314,11 @@ mod tests {
             |body: &'static str| Feedback::read(ContentType::Json, &Bytes::from_static(body.as_bytes()));
         assert_eq!(
             read(r#"{"id": "r1", "label": 7}"#).unwrap().label,
-            RightAnswer::Class(7)
+            FeedbackLabel::Class(7)
         );
         assert_eq!(
             read(r#"{"id": "r1", "label": "yes"}"#).unwrap().label,
-            RightAnswer::Text("yes".to_owned())
+            FeedbackLabel::Text("yes".to_owned())
         );
         for bad in [
             r#"{"id": "", "label": 7}"#,
@@ -328,11 +329,11 @@ mod tests {
         }
         let feedback = Feedback {
             id: "r1".to_owned(),
-            label: RightAnswer::Text("ä".repeat(MAX_LABEL)),
+            label: FeedbackLabel::Text("ä".repeat(MAX_LABEL)),
         };
         let body = feedback.encode().unwrap();
         let long = Feedback::read(ContentType::MessagePack, &body).unwrap();
-        assert_eq!(long.label, RightAnswer::Text("ä".repeat(MAX_LABEL / 2)));
+        assert_eq!(long.label, FeedbackLabel::Text("ä".repeat(MAX_LABEL / 2)));
     }
 
     proptest! {
@@ -347,7 +348,7 @@ mod tests {
 
         #[test]
         fn feedback_holds(id in "[a-z]{1,20}", class in any::<u64>()) {
-            same(&Feedback { id, label: RightAnswer::Class(class) });
+            same(&Feedback { id, label: FeedbackLabel::Class(class) });
         }
     }
 }

@@ -53,7 +53,7 @@ impl std::fmt::Display for Chunk {
 }
 
 /// Splits a message into chunks of at most `limit` bytes (at least 1). The chunks share its memory.
-pub fn cut(message: u64, payload: &Bytes, limit: usize) -> impl Iterator<Item = (Chunk, Bytes)> + use<> {
+pub fn split(message: u64, payload: &Bytes, limit: usize) -> impl Iterator<Item = (Chunk, Bytes)> + use<> {
     let limit = limit.max(1);
     let payload = payload.clone();
     let count = u32::try_from(payload.len().div_ceil(limit)).unwrap_or(u32::MAX);
@@ -135,7 +135,7 @@ pub struct Assembler {
     partial: BTreeMap<u64, Partial>,
     held: usize,
     largest: usize,
-    most: usize,
+    max_held: usize,
 }
 
 #[derive(Debug)]
@@ -149,12 +149,12 @@ struct Partial {
 
 impl Assembler {
     /// Creates an assembler for messages of at most `largest` bytes that holds at most `most` bytes.
-    pub fn new(largest: usize, most: usize) -> Self {
+    pub fn new(largest: usize, max_held: usize) -> Self {
         Self {
             partial: BTreeMap::new(),
             held: 0,
             largest,
-            most,
+            max_held,
         }
     }
 
@@ -164,7 +164,7 @@ impl Assembler {
     ///
     /// # Errors
     /// [`AssemblyError`]; the chunks of the message are dropped.
-    pub fn take(
+    pub fn add(
         &mut self,
         chunk: Chunk,
         bytes: Bytes,
@@ -187,7 +187,7 @@ impl Assembler {
                 Err(error) => return Err(AssemblyError { error, reply }),
             },
         };
-        if let Err(error) = self.add(&mut partial, chunk, bytes) {
+        if let Err(error) = self.append(&mut partial, chunk, bytes) {
             let reply = partial.reply;
             return Err(AssemblyError { error, reply });
         }
@@ -200,7 +200,7 @@ impl Assembler {
     }
 
     /// Returns the memory used by incomplete messages, bytes.
-    pub fn held(&self) -> usize {
+    pub fn held_bytes(&self) -> usize {
         self.held
     }
 
@@ -220,7 +220,7 @@ impl Assembler {
         Ok(())
     }
 
-    fn add(&self, partial: &mut Partial, chunk: Chunk, bytes: Bytes) -> Result<(), ChunkError> {
+    fn append(&self, partial: &mut Partial, chunk: Chunk, bytes: Bytes) -> Result<(), ChunkError> {
         let expected = u32::try_from(partial.parts.len()).unwrap_or(u32::MAX);
         if chunk.index != expected || chunk.count != partial.count {
             return Err(ChunkError::Gap {
@@ -236,7 +236,7 @@ impl Assembler {
             return Err(self.too_large(chunk.count));
         }
         partial.parts.push(bytes);
-        if self.held + partial.held() > self.most {
+        if self.held + partial.held() > self.max_held {
             return Err(self.full());
         }
         Ok(())
@@ -263,7 +263,7 @@ impl Assembler {
     fn full(&self) -> ChunkError {
         ChunkError::Full {
             held: self.held,
-            limit: self.most,
+            limit: self.max_held,
         }
     }
 }

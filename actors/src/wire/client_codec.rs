@@ -3,7 +3,8 @@
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
-use super::codec::{CodecError, Limits, Message};
+use super::codec::Message;
+use super::codec_error::{CodecError, Limits};
 use super::{InferReply, InferRequest, scan};
 use crate::error::{Code, Fault};
 

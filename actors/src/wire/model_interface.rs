@@ -53,7 +53,7 @@ pub struct TensorInterface {
 
 impl ModelInterface {
     /// Describes a model; `None` if nothing is known about it.
-    pub(crate) fn of(signature: &Signature, answers: &Answers) -> Option<Self> {
+    pub(crate) fn from_signature(signature: &Signature, answers: &Answers) -> Option<Self> {
         let inputs = signature.inputs.iter().map(|input| TensorInterface {
             name: input.name.clone(),
             datatype: input.datatype.name().to_owned(),
@@ -131,7 +131,7 @@ mod tests {
             }],
             labels,
         };
-        ModelInterface::of(&signature, &answers)
+        ModelInterface::from_signature(&signature, &answers)
     }
 
     #[test]
@@ -158,7 +158,7 @@ mod tests {
     #[test]
     fn what_is_unknown_or_too_long_is_not_announced() {
         assert_eq!(
-            ModelInterface::of(&Signature::default(), &Answers::default()),
+            ModelInterface::from_signature(&Signature::default(), &Answers::default()),
             None
         );
         assert!(interface(vec!["a".repeat(100); 700]).unwrap().labels.is_empty());

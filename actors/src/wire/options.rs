@@ -19,7 +19,7 @@ pub struct RequestOptions {
     /// Request id; unique, unless the client wants to cancel several requests at once.
     pub id: String,
     /// Whether the id is unique to this request, so that its remaining attempts may be cancelled by it.
-    pub has_own_id: bool,
+    pub has_unique_id: bool,
     /// Budget of the request.
     pub budget: Duration,
     /// Trace context: the span that becomes the parent of the ingress's span.
@@ -35,7 +35,7 @@ impl RequestOptions {
     pub(crate) fn read(headers: &HeaderMap, request: &InferRequest, budget: Duration) -> Result<Self, Fault> {
         let named = headers::request_id(headers)?.or(request.id.as_deref());
         Ok(Self {
-            has_own_id: named.is_none(),
+            has_unique_id: named.is_none(),
             id: named.map_or_else(ids::unique_token, ToOwned::to_owned),
             budget,
             trace: Trace::read(headers).unwrap_or_else(Trace::start),
@@ -142,7 +142,7 @@ mod tests {
     fn options_are_the_same_as_headers() {
         let options = RequestOptions {
             id: "one".to_owned(),
-            has_own_id: false,
+            has_unique_id: false,
             budget: Duration::from_millis(7),
             trace: Trace::start(),
         };

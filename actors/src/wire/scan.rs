@@ -6,7 +6,7 @@
 
 use rmp::Marker;
 
-use super::codec::{CodecError, Limits};
+use super::codec_error::{CodecError, Limits};
 
 /// Checks that `bytes` are exactly one complete MessagePack value within `limits`.
 pub(super) fn messagepack(bytes: &[u8], limits: &Limits) -> Result<(), CodecError> {

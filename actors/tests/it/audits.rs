@@ -10,7 +10,8 @@ use kaskade_actors::ingress::IngressConfig;
 use kaskade_actors::metrics::Gauges;
 use kaskade_actors::stage::worker::WorkerConfig;
 use kaskade_actors::wire::{
-    CertificateFinding, CertificateNotice, CertificateReport, InferRequest, RightAnswer, ShiftReport, headers,
+    CertificateFinding, CertificateNotice, CertificateReport, FeedbackLabel, InferRequest, ShiftReport,
+    headers,
 };
 use kaskade_actors::{App, Client, Code, Node, Service};
 use kaskade_broker::BrokerConfig;
@@ -101,7 +102,7 @@ fn service(app: &str, ingress: IngressConfig) -> (Node, Arc<AtomicBool>, Arc<Ato
 
 fn all_audited() -> IngressConfig {
     IngressConfig {
-        audit: AuditSettings::of_share(1.0),
+        audit: AuditSettings::with_share(1.0),
         ..quick_shifts()
     }
 }
@@ -237,7 +238,7 @@ fn labels_that_arrive_later_refute_a_certificate() {
             let client = client.clone();
             async move {
                 client
-                    .feedback(&id, RightAnswer::Class(class), timeout)
+                    .feedback(&id, FeedbackLabel::Class(class), timeout)
                     .await
                     .unwrap()
             }
@@ -248,13 +249,13 @@ fn labels_that_arrive_later_refute_a_certificate() {
         let quick = Duration::from_millis(100);
         for unknown in ["right", "never-asked"] {
             let reply = client
-                .feedback(unknown, RightAnswer::Class(2), quick)
+                .feedback(unknown, FeedbackLabel::Class(2), quick)
                 .await
                 .unwrap();
             assert_eq!(reply, None, "{unknown}");
         }
         let tell_text =
-            async |id: String, text: String| client.feedback(&id, RightAnswer::Text(text), timeout).await;
+            async |id: String, text: String| client.feedback(&id, FeedbackLabel::Text(text), timeout).await;
         let error = tell_text("x".repeat(1_025), "sea".to_owned()).await.unwrap_err();
         assert!(error.message.contains("1 to 1024"), "{error}");
         let long = "n".repeat(node.bus().max_payload());
@@ -402,7 +403,7 @@ fn texts_are_audited_and_labelled_by_the_metric_of_the_plan() {
         named(&client, "right").await;
         named(&client, "wrong").await;
         let tell = |id: &'static str, text: &str| {
-            let label = RightAnswer::Text(text.to_owned());
+            let label = FeedbackLabel::Text(text.to_owned());
             let client = client.clone();
             async move { client.feedback(id, label, BUDGET).await.unwrap().unwrap().right }
         };
@@ -459,7 +460,7 @@ fn a_label_that_names_no_class_is_refused_by_an_ingress_without_models() {
         let tell = |label: &'static str| {
             let client = client.clone();
             async move {
-                let label = RightAnswer::Text(label.to_owned());
+                let label = FeedbackLabel::Text(label.to_owned());
                 client.feedback("mine", label, BUDGET).await.unwrap()
             }
         };

@@ -38,7 +38,7 @@ fn request(inputs: Vec<Tensor>) -> InferRequest {
 fn options(id: &str, budget: Duration) -> RequestOptions {
     RequestOptions {
         id: id.to_owned(),
-        has_own_id: false,
+        has_unique_id: false,
         budget,
         trace: Trace::start(),
     }

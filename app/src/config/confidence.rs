@@ -10,7 +10,7 @@ use kaskade_remote::{Chat, ChatTask, Confidence, Fields, Judge, Style};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::remote::KeySource;
+use super::key_source::KeySource;
 
 /// Largest number of samples of one answer.
 const MAX_SAMPLES: u32 = 64;

@@ -9,7 +9,8 @@ use toml::Spanned;
 use super::App;
 use super::data::DataSets;
 use super::error::{ConfigError, line_of, malformed, read};
-use super::variant::{Task, VariantConfig};
+use super::task::Task;
+use super::variant::VariantConfig;
 
 /// A family in a file of its own: the tables of app.toml that do not depend on the deployment.
 #[derive(Debug, Clone, PartialEq, Deserialize)]

@@ -1,6 +1,5 @@
 //! Remote variants: models behind endpoints that speak the OpenAI API or the Open Inference Protocol.
 
-use std::fmt;
 use std::num::{NonZeroU32, NonZeroUsize};
 use std::path::{Path, PathBuf};
 
@@ -11,14 +10,14 @@ use kaskade_policy::remote::price::Price;
 use kaskade_policy::remote::retry::RetryConfig;
 use kaskade_remote::endpoint::{OMITTABLE, RESERVED};
 use kaskade_remote::secret::SecretError;
-use kaskade_remote::{Api, Chat, ChatTask, Endpoint, Fields, Secret, Style};
+use kaskade_remote::{Api, Chat, ChatTask, Endpoint, Fields, Style};
 use schemars::JsonSchema;
-use serde::de::{self, Visitor};
-use serde::{Deserialize, Deserializer, Serialize};
+use serde::{Deserialize, Serialize};
 
 use super::confidence::ConfidenceConfig;
+use super::key_source::KeySource;
 use super::scalar::HumanDuration;
-use super::variant::Task;
+use super::task::Task;
 
 /// Most probable tokens that the OpenAI API gives at every place.
 const MAX_LOGPROBS: u32 = 20;
@@ -114,59 +113,6 @@ pub enum OpenAiApi {
     Embeddings,
 }
 
-/// Source of a key.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
-#[serde(rename_all = "snake_case", deny_unknown_fields)]
-pub enum KeySource {
-    /// An environment variable.
-    Env(String),
-    /// A file, relative to this file.
-    File(PathBuf),
-}
-
-impl<'de> Deserialize<'de> for KeySource {
-    /// A derived implementation would show a key that was written in place of its source.
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        deserializer.deserialize_any(KeySourceVisitor)
-    }
-}
-
-struct KeySourceVisitor;
-
-impl<'de> Visitor<'de> for KeySourceVisitor {
-    type Value = KeySource;
-
-    fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter.write_str("{ env = \"NAME\" } or { file = \"PATH\" }")
-    }
-
-    fn visit_str<E: de::Error>(self, _: &str) -> Result<KeySource, E> {
-        let reason =
-            "api_key: write where the key is, `{ env = \"NAME\" }` or `{ file = \"PATH\" }`, not the key";
-        Err(E::custom(reason))
-    }
-
-    fn visit_map<A: de::MapAccess<'de>>(self, map: A) -> Result<KeySource, A::Error> {
-        #[derive(Deserialize)]
-        #[serde(deny_unknown_fields)]
-        struct Fields {
-            env: Option<String>,
-            file: Option<PathBuf>,
-        }
-        match Fields::deserialize(de::value::MapAccessDeserializer::new(map))? {
-            Fields {
-                env: Some(name),
-                file: None,
-            } => Ok(KeySource::Env(name)),
-            Fields {
-                env: None,
-                file: Some(path),
-            } => Ok(KeySource::File(path)),
-            _ => Err(de::Error::custom("api_key: give one of `env` and `file`")),
-        }
-    }
-}
-
 fn default_prompt() -> String {
     kaskade_remote::endpoint::TEXT.to_owned()
 }
@@ -189,15 +135,6 @@ fn default_timeout() -> HumanDuration {
 
 fn default_retries() -> u32 {
     RetryConfig::default().retries
-}
-
-impl KeySource {
-    pub(super) fn read(&self) -> Result<Secret, SecretError> {
-        match self {
-            Self::Env(name) => Secret::from_variable(name),
-            Self::File(path) => Secret::from_file(path),
-        }
-    }
 }
 
 /// A field, and what is wrong with it.

@@ -13,7 +13,8 @@ use super::App;
 use super::durable::DurableConfig;
 use super::pipeline::run_time_problems;
 use super::scalar::SubjectToken;
-use super::variant::{PlanSource, Task, VariantConfig};
+use super::task::Task;
+use super::variant::{PlanSource, VariantConfig};
 
 /// Largest number of threads that process messages.
 const MAX_SHARDS: u32 = 64;

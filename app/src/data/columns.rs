@@ -10,7 +10,8 @@ use serde_json::{Map, Value};
 
 use super::folder::{Split, interleaved, is_image};
 use super::label::{Label, LabelReader};
-use super::records::{self, Record, column};
+use super::record::Record;
+use super::records::{self, column};
 use super::{DataError, Origins, Samples, conversations, rankings, token_labels};
 use crate::config::records::{Columns, Folder, Records};
 
@@ -157,7 +158,7 @@ fn text_of<'a>(values: &'a Map<String, Value>, column: &str) -> Result<&'a str, 
 }
 
 fn read_image(path: &Path) -> Result<Tensor, DataError> {
-    let bytes = std::fs::read(path).map_err(DataError::of(path))?;
+    let bytes = std::fs::read(path).map_err(DataError::in_file(path))?;
     Ok(image_file(&bytes)?)
 }
 
@@ -297,11 +298,10 @@ impl Samples {
         labels: &LabelReader,
     ) -> Result<Self, DataError> {
         let range = (spec.skip, spec.take);
-        match Split::find(spec).map_err(DataError::of(&spec.folder))? {
+        match Split::find(spec).map_err(DataError::in_file(&spec.folder))? {
             Split::Records(files) => Self::from_files(&files, &spec.columns, range, signature, labels),
-            Split::Classes(classes) => {
-                Self::from_classes(&classes, range, signature, labels).map_err(DataError::of(&spec.folder))
-            }
+            Split::Classes(classes) => Self::from_classes(&classes, range, signature, labels)
+                .map_err(DataError::in_file(&spec.folder)),
         }
     }
 
@@ -335,13 +335,13 @@ impl Samples {
                 };
                 collected.map_err(|error| error.at(record.line))
             });
-            if read.map_err(DataError::of(file))?.is_break() {
+            if read.map_err(DataError::in_file(file))?.is_break() {
                 break;
             }
         }
         let named = files.first().map_or(Path::new(""), PathBuf::as_path);
         let complete = collector.samples.complete(skip, take, signature);
-        complete.map_err(DataError::of(named))
+        complete.map_err(DataError::in_file(named))
     }
 
     fn from_classes(

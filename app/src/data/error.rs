@@ -129,7 +129,7 @@ pub enum DataError {
     #[error(
         "a text begins with a quotation mark that ends {} later, so that these lines are one record; double the quotation marks of a text and \
          put it between two, or write JSON lines",
-        units::counted(*lines, "line", "lines")
+        units::count_of(*lines, "line", "lines")
     )]
     OpenQuote {
         /// Further lines of the record.
@@ -315,7 +315,7 @@ pub enum DataError {
     #[error("there are no samples in it")]
     NoSamples,
     /// The set has too few samples.
-    #[error("it has {} after the first {skip}; correct `skip` and `take`", units::counted(*found, "sample", "samples"))]
+    #[error("it has {} after the first {skip}; correct `skip` and `take`", units::count_of(*found, "sample", "samples"))]
     Count {
         /// The number.
         found: usize,
@@ -426,7 +426,7 @@ impl DataError {
     }
 
     /// Names the file in which something is wrong.
-    pub(super) fn of<E: Into<Self>>(file: &Path) -> impl FnOnce(E) -> Self {
+    pub(super) fn in_file<E: Into<Self>>(file: &Path) -> impl FnOnce(E) -> Self {
         move |source| Self::File {
             file: file.to_owned(),
             source: Box::new(source.into()),

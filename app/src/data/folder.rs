@@ -151,10 +151,10 @@ fn classes(folder: &Path) -> Result<Vec<(String, Vec<PathBuf>)>, DataError> {
     for class in entries(folder)?.into_iter().filter(|path| path.is_dir()) {
         let mut files = entries(&class)?;
         if let Some(other) = files.iter().find(|file| has_ending(file, &OTHER_IMAGES)) {
-            return Err(DataError::of(other)(DataError::OtherImage));
+            return Err(DataError::in_file(other)(DataError::OtherImage));
         }
         if let Some(below) = files.iter().find(|path| path.is_dir() && holds_samples(path)) {
-            return Err(DataError::of(below)(DataError::FolderInClass));
+            return Err(DataError::in_file(below)(DataError::FolderInClass));
         }
         files.retain(|file| is_image(file) || is_text(file));
         if !files.is_empty() {

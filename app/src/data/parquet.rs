@@ -13,7 +13,7 @@ use parquet::record::{Field, Row};
 use serde_json::{Map, Number, Value};
 
 use super::DataError;
-use super::records::{ClassNames, Record};
+use super::record::{ClassNames, Record};
 
 /// Fields of an image in a file of `datasets`: its bytes, or its path.
 const IMAGE_FIELDS: [&str; 2] = ["bytes", "path"];

@@ -1,18 +1,16 @@
 //! Reads records with named columns one by one: JSON lines, CSV, TSV, Parquet.
 
-use std::collections::BTreeMap;
 use std::fmt;
 use std::fs::File;
 use std::io::{BufRead, BufReader, Cursor, Read};
 use std::ops::ControlFlow;
 use std::path::Path;
-use std::sync::Arc;
 
-use bytes::Bytes;
 use serde::de::{Error as _, MapAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 use serde_json::{Map, Value};
 
+use super::record::Record;
 use super::{DataError, parquet};
 use crate::config::records::Format;
 
@@ -28,61 +26,6 @@ pub(super) const GZIP: &[u8] = b"\x1f\x8b";
 /// Separators tried if the header of a CSV file has no comma: spreadsheets write semicolons where the comma is the
 /// decimal mark.
 const OTHER_SEPARATORS: [u8; 3] = [b';', b'\t', b'|'];
-
-/// A record of a data set.
-pub(super) struct Record {
-    /// Line of the record in the file, from 1; in a Parquet file, its row.
-    pub(super) line: usize,
-    /// Values by column; texts in CSV.
-    pub(super) values: Map<String, Value>,
-    /// Embedded files by column; `values` has their paths.
-    pub(super) files: Vec<(String, Bytes)>,
-    /// Class names by column, for columns of class numbers, as stated in the file.
-    pub(super) class_names: Arc<ClassNames>,
-}
-
-/// Class names, by the column with the class numbers.
-pub(super) type ClassNames = BTreeMap<String, Vec<String>>;
-
-impl Record {
-    fn of_values(line: usize, values: Map<String, Value>) -> Self {
-        Self {
-            line,
-            values,
-            files: Vec::new(),
-            class_names: Arc::default(),
-        }
-    }
-
-    /// Replaces class numbers in these columns, also in lists, by class names.
-    pub(super) fn name_classes(&mut self, columns: &[String]) {
-        for column in columns {
-            if let (Some(value), Some(names)) = (self.values.get_mut(column), self.class_names.get(column)) {
-                name_classes(value, names);
-            }
-        }
-    }
-
-    /// Returns the embedded file of a column.
-    pub(super) fn file(&self, column: &str) -> Option<&Bytes> {
-        let found = self.files.iter().find(|(name, _)| name == column);
-        found.map(|(_, bytes)| bytes)
-    }
-}
-
-/// Replaces class numbers by names; other numbers, such as -1, stay.
-fn name_classes(value: &mut Value, names: &[String]) {
-    match value {
-        Value::Array(listed) => listed.iter_mut().for_each(|value| name_classes(value, names)),
-        Value::Number(number) => {
-            let class = number.as_u64().and_then(|class| usize::try_from(class).ok());
-            if let Some(name) = class.and_then(|class| names.get(class)) {
-                *value = Value::from(name.as_str());
-            }
-        }
-        _ => {}
-    }
-}
 
 /// Returns the column with this name, or the only one whose name differs from it only in case: `Text`.
 pub(super) fn column<'a>(values: &'a Map<String, Value>, name: &str) -> Option<&'a str> {
@@ -200,7 +143,7 @@ fn json_lines(
             Ok(UniqueKeys(values)) => values,
             Err(error) => return Err(no_record(json, error, line == 1).at(line)),
         };
-        if visit(Record::of_values(line, values))?.is_break() {
+        if visit(Record::from_values(line, values))?.is_break() {
             return Ok(ControlFlow::Break(()));
         }
     }
@@ -286,7 +229,7 @@ fn separated(
             .cloned()
             .zip(record.iter().map(Value::from))
             .collect();
-        if visit(Record::of_values(line, values))?.is_break() {
+        if visit(Record::from_values(line, values))?.is_break() {
             return Ok(ControlFlow::Break(()));
         }
     }

@@ -58,24 +58,24 @@ pub struct Score {
     /// Objects reported with the right kind, cell and class.
     pub right: u64,
     /// Objects reported.
-    pub told: u64,
+    pub reported: u64,
     /// Objects in the scene.
-    pub there: u64,
+    pub actual: u64,
 }
 
 impl Score {
     /// Returns the F1 score, the harmonic mean of precision and recall; `None` if there are neither reported nor real
     /// objects.
     pub fn f1(&self) -> Option<f64> {
-        let both = self.told + self.there;
+        let both = self.reported + self.actual;
         (both > 0).then(|| 2.0 * self.right as f64 / both as f64)
     }
 
     /// Adds the counts of `other`.
     pub fn add(&mut self, other: &Self) {
         self.right += other.right;
-        self.told += other.told;
-        self.there += other.there;
+        self.reported += other.reported;
+        self.actual += other.actual;
     }
 }
 
@@ -201,9 +201,9 @@ impl Scenes {
     ///
     /// # Errors
     /// As [`found`](Self::found).
-    pub fn told(&self, reply: &InferReply) -> Result<Vec<ClassifiedObject>, SceneError> {
+    pub fn reported_objects(&self, reply: &InferReply) -> Result<Vec<ClassifiedObject>, SceneError> {
         let mut numbers = vec![0_u32; self.kinds.len()];
-        let told = self.found(&reply.outputs)?.into_iter().map(|found| {
+        let reported = self.found(&reply.outputs)?.into_iter().map(|found| {
             let number = numbers
                 .get_mut(found.kind)
                 .map_or(0, |number| std::mem::replace(number, *number + 1));
@@ -218,33 +218,36 @@ impl Scenes {
                 .and_then(|branch| class_of(&logits_of(&branch.outputs).ok()?));
             ClassifiedObject { found, class }
         });
-        Ok(told.collect())
+        Ok(reported.collect())
     }
 
     /// Compares the reported objects with a scene, by kind. Objects without a class are left out: they count as
     /// dropped, not as wrong.
-    pub fn judge(&self, scene: usize, told: &[ClassifiedObject]) -> Vec<Score> {
+    pub fn judge(&self, scene: usize, reported: &[ClassifiedObject]) -> Vec<Score> {
         let empty = Vec::new();
         let truth = self.truths.get(scene).unwrap_or(&empty);
         let unseen = |cell: usize| {
-            told.iter()
-                .any(|told| told.found.cell == cell && told.class.is_none())
+            reported
+                .iter()
+                .any(|reported| reported.found.cell == cell && reported.class.is_none())
         };
-        let there = |kind: usize| {
+        let actual = |kind: usize| {
             let objects = truth.iter().enumerate();
             let objects = objects
                 .filter(|(cell, object)| object.is_some_and(|object| object.kind == kind) && !unseen(*cell));
             objects.count() as u64
         };
         let of_kind = |kind: usize| {
-            let told = told.iter().filter(move |told| told.found.kind == kind);
-            let classes = told.filter_map(|told| Some((told.found.cell, told.class?)));
+            let reported = reported
+                .iter()
+                .filter(move |reported| reported.found.kind == kind);
+            let classes = reported.filter_map(|reported| Some((reported.found.cell, reported.class?)));
             let mut score = Score {
-                there: there(kind),
+                actual: actual(kind),
                 ..Score::default()
             };
             for (cell, class) in classes {
-                score.told += 1;
+                score.reported += 1;
                 let object = truth.get(cell).copied().flatten();
                 score.right += u64::from(object == Some(Object { kind, class }));
             }
@@ -259,8 +262,8 @@ impl Scenes {
         let is_there = |found: &&Detection| self.kind_at(scene, found.cell) == Some(found.kind);
         Score {
             right: found.iter().filter(is_there).count() as u64,
-            told: found.len() as u64,
-            there: truth.iter().flatten().count() as u64,
+            reported: found.len() as u64,
+            actual: truth.iter().flatten().count() as u64,
         }
     }
 
@@ -347,21 +350,21 @@ mod tests {
             &[[0.0, 0.0, 4.0, 1.0], [1.0, 3.0, 0.0, 1.0]],
             &[("digit.0", Some(2)), ("sign.0", Some(0))],
         );
-        let told = scenes.told(&all).unwrap();
+        let reported = scenes.reported_objects(&all).unwrap();
         let right = Score {
             right: 1,
-            told: 1,
-            there: 1,
+            reported: 1,
+            actual: 1,
         };
-        assert_eq!(scenes.judge(0, &told), [right, right]);
+        assert_eq!(scenes.judge(0, &reported), [right, right]);
         // In the second scene none of these exist: two objects are reported wrongly, two others are missed.
-        let scores = scenes.judge(1, &told);
+        let scores = scenes.judge(1, &reported);
         assert_eq!(
             scores,
             [Score {
                 right: 0,
-                told: 1,
-                there: 1
+                reported: 1,
+                actual: 1
             }; 2]
         );
         assert_eq!(scores[0].f1(), Some(0.0));
@@ -372,25 +375,25 @@ mod tests {
         let scenes = scenes(&LABELS).unwrap();
         let boxes = [[0.0, 0.0, 4.0, 1.0], [1.0, 3.0, 0.0, 1.0]];
         let wrong = reply(&boxes, &[("digit.0", Some(1)), ("sign.0", None)]);
-        let told = scenes.told(&wrong).unwrap();
+        let reported = scenes.reported_objects(&wrong).unwrap();
         assert_eq!(
-            scenes.judge(0, &told),
+            scenes.judge(0, &reported),
             [
                 Score {
                     right: 0,
-                    told: 1,
-                    there: 1
+                    reported: 1,
+                    actual: 1
                 },
                 Score::default()
             ]
         );
-        let found: Vec<Detection> = told.iter().map(|told| told.found).collect();
+        let found: Vec<Detection> = reported.iter().map(|reported| reported.found).collect();
         assert_eq!(
             scenes.judge_found(0, &found),
             Score {
                 right: 2,
-                told: 2,
-                there: 2
+                reported: 2,
+                actual: 2
             }
         );
         assert_eq!(scenes.class_at(0, found[1]), Some(0));

@@ -17,7 +17,7 @@ pub struct Grading {
 
 impl Grading {
     /// Returns the grading configured for an app's data sets.
-    pub fn of(sets: &DataSets) -> Self {
+    pub fn from_data_sets(sets: &DataSets) -> Self {
         Self {
             metric: sets.metric,
             min_score: sets.min_score.map(Finite::get),
@@ -61,7 +61,7 @@ mod tests {
     use super::*;
 
     fn grading(toml: &str) -> Grading {
-        Grading::of(&toml::from_str(toml).unwrap())
+        Grading::from_data_sets(&toml::from_str(toml).unwrap())
     }
 
     #[test]

@@ -22,19 +22,24 @@ const MIN_CHARS: usize = 2;
 /// [`DataError::File`] with [`DataError::Utf16`] or [`DataError::NotUtf8`] for another encoding, or with the system's
 /// error.
 pub(super) fn read(path: &Path) -> Result<String, DataError> {
-    let bytes = std::fs::read(path).map_err(DataError::of(path))?;
+    let bytes = std::fs::read(path).map_err(DataError::in_file(path))?;
     if bytes.starts_with(GZIP) {
-        return Err(DataError::of(path)(DataError::UnreadGzip));
+        return Err(DataError::in_file(path)(DataError::UnreadGzip));
     }
     if bytes.starts_with(b"\xff\xfe") || bytes.starts_with(b"\xfe\xff") {
-        return Err(DataError::of(path)(DataError::Utf16));
+        return Err(DataError::in_file(path)(DataError::Utf16));
     }
-    String::from_utf8(bytes).map_err(|_| DataError::of(path)(DataError::NotUtf8))
+    String::from_utf8(bytes).map_err(|_| DataError::in_file(path)(DataError::NotUtf8))
+}
+
+/// Returns a text without the byte order mark that some editors begin a file with.
+fn without_byte_order_mark(text: &str) -> &str {
+    text.strip_prefix('\u{feff}').unwrap_or(text)
 }
 
 /// Returns the non-blank lines of a text with their numbers, from 1.
 pub(super) fn numbered(text: &str) -> impl Iterator<Item = (usize, &str)> {
-    let lines = (1..).zip(super::without_mark(text).lines());
+    let lines = (1..).zip(without_byte_order_mark(text).lines());
     lines.filter(|(_, line)| !line.trim().is_empty())
 }
 

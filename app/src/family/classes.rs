@@ -11,7 +11,7 @@ use kaskade_models::entities::{OUTSIDE, group_label};
 use kaskade_models::{Checkpoint, LoadError, ModelInfo, Task as Answers};
 use thiserror::Error;
 
-use super::variant::Source;
+use super::source::Source;
 use crate::config::{App, Task};
 use crate::report::progress::say;
 
@@ -22,7 +22,7 @@ const SHOWN: usize = 6;
 /// answers.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[non_exhaustive]
-pub enum OtherClasses {
+pub enum ClassMismatch {
     /// The numbers of classes differ, or some names occur at different indices.
     #[error(
         "its classes are {}, and those of {of} {}: the variants of a family have the same classes, in any order; give them the same names \
@@ -30,7 +30,7 @@ pub enum OtherClasses {
         listed(found),
         listed(expected)
     )]
-    Others {
+    Different {
         /// Source of the app's class names.
         of: String,
         /// The app's class names.
@@ -45,7 +45,7 @@ pub enum OtherClasses {
         listed(found),
         listed(expected)
     )]
-    Partly {
+    Ambiguous {
         /// Source of the app's class names.
         of: String,
         /// The app's class names that differ.
@@ -127,7 +127,7 @@ struct Unread {
 
 impl FamilyClasses {
     /// Returns the classes of an app; empty if its answers are not classes. Reads no file yet.
-    pub fn of(app: &App) -> Self {
+    pub fn from_app(app: &App) -> Self {
         let classifies = matches!(app.task, Task::Classification | Task::MultiLabel);
         if !classifies || app.pipeline.is_some() {
             return Self::default();
@@ -136,7 +136,7 @@ impl FamilyClasses {
         Self {
             stated: app.classes.clone(),
             sources: sources
-                .map(|variant| (variant.name.to_string(), Source::of(app, variant)))
+                .map(|variant| (variant.name.to_string(), Source::new(app, variant)))
                 .collect(),
             ..Self::default()
         }
@@ -193,10 +193,10 @@ impl FamilyClasses {
     /// none in common.
     ///
     /// # Errors
-    /// [`OtherClasses`] if the numbers of classes differ, if only some names are equal, or if a preceding variant is
+    /// [`ClassMismatch`] if the numbers of classes differ, if only some names are equal, or if a preceding variant is
     /// not on this host or cannot be read. A single differing name is accepted if all others are equal at the same
     /// indices.
-    pub fn order(&self, own: &[String]) -> Result<Option<Vec<usize>>, OtherClasses> {
+    pub fn order(&self, own: &[String]) -> Result<Option<Vec<usize>>, ClassMismatch> {
         let found = self.found();
         if let Some(Unread { variant, reason }) = &found.unread {
             if are_placeholders(own) {
@@ -204,8 +204,8 @@ impl FamilyClasses {
             }
             let (first, found) = (variant.clone(), own.to_vec());
             return Err(match reason.clone() {
-                Some(reason) => OtherClasses::Unreadable { first, reason, found },
-                None => OtherClasses::Unknown { first, found },
+                Some(reason) => ClassMismatch::Unreadable { first, reason, found },
+                None => ClassMismatch::Unknown { first, found },
             });
         }
         if found.names.is_empty() {
@@ -216,13 +216,13 @@ impl FamilyClasses {
             Order::Other(order) => Ok(Some(order)),
             Order::Partly(differing) => {
                 let (expected, own) = differing.into_iter().unzip();
-                Err(OtherClasses::Partly {
+                Err(ClassMismatch::Ambiguous {
                     of: found.stated_by(),
                     expected,
                     found: own,
                 })
             }
-            Order::Unknown => Err(OtherClasses::Others {
+            Order::Unknown => Err(ClassMismatch::Different {
                 of: found.stated_by(),
                 expected: found.names.clone(),
                 found: own.to_vec(),
@@ -287,9 +287,9 @@ impl Classes {
     /// order once per variant.
     ///
     /// # Errors
-    /// [`OtherClasses::Unstated`] if the numbers of classes differ, the same names are in another order, or only some
+    /// [`ClassMismatch::Unstated`] if the numbers of classes differ, the same names are in another order, or only some
     /// names are equal.
-    pub fn check(&mut self, variant: &str, info: &ModelInfo) -> Result<(), OtherClasses> {
+    pub fn check(&mut self, variant: &str, info: &ModelInfo) -> Result<(), ClassMismatch> {
         if !matches!(info.task, Answers::Classification | Answers::MultiLabel) || info.labels.is_empty() {
             return Ok(());
         }
@@ -306,7 +306,7 @@ impl Classes {
                 }
             }
             Order::Other(_) | Order::Partly(_) | Order::Unknown => {
-                return Err(OtherClasses::Unstated {
+                return Err(ClassMismatch::Unstated {
                     first: first.clone(),
                     expected: expected.clone(),
                     found: info.labels.clone(),
@@ -487,7 +487,7 @@ fn config_beside(file: &Path) -> Result<Option<Config>, LoadError> {
 }
 
 /// Returns remarks about entity labels that only some of a family's token classifiers have.
-pub(super) fn unequal_entities(labels: &[(String, Vec<String>)]) -> Vec<String> {
+pub(super) fn entity_label_warnings(labels: &[(String, Vec<String>)]) -> Vec<String> {
     let groups = |names: &[String]| -> BTreeSet<String> {
         let groups = names
             .iter()

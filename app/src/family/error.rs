@@ -4,7 +4,7 @@ use kaskade_models::{CoresError, DeviceError, EMBEDDING_OUTPUTS, LoadError};
 use kaskade_remote::ConnectError;
 use thiserror::Error;
 
-use super::OtherClasses;
+use super::ClassMismatch;
 use crate::config::Task;
 use crate::report::units;
 
@@ -53,7 +53,7 @@ pub enum FamilyError {
         /// The variant.
         variant: String,
         /// How they differ.
-        source: OtherClasses,
+        source: ClassMismatch,
     },
     /// A variant cannot read the texts that another one reads, or those of the data.
     #[error(

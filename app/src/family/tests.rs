@@ -6,7 +6,7 @@ use super::*;
 fn an_attached_variant_is_not_loaded() {
     let app = "name = \"a\"\ntask = \"classification\"\n[[variants]]\nname = \"rule\"\nattached = true\n";
     let app = App::parse(app).unwrap();
-    let family = Family::of(&app);
+    let family = Family::from_app(&app);
     let rule = &family.members[0];
     assert!(rule.open().is_ok(), "it has no files");
     let refused = rule.load(DeviceChoice::Cpu).err().unwrap().to_string();
@@ -25,7 +25,7 @@ fn a_checkpoint_of_another_task_is_refused() {
         let dir = fixtures.join(fixture);
         let app = format!("name = \"a\"\ntask = \"{task}\"\n[[variants]]\nname = \"small\"\ndir = {dir:?}\n");
         let app = App::parse(&app).unwrap();
-        let loaded = Family::of(&app).members[0].load(DeviceChoice::Cpu);
+        let loaded = Family::from_app(&app).members[0].load(DeviceChoice::Cpu);
         loaded.map(|_| ()).map_err(|error| error.to_string())
     };
     for (task, fixture) in [
@@ -95,7 +95,7 @@ fn every_variant_that_reads_texts_needs_a_tokenizer_if_one_has_it() {
         });
         let app = format!("name = \"a\"\n{}{data}", variants.collect::<String>());
         let app = App::parse(&app).unwrap();
-        let checked = Family::of(&app).check_tokenizers(&app.data);
+        let checked = Family::from_app(&app).check_tokenizers(&app.data);
         checked.map_err(|error| error.to_string())
     };
     assert_eq!(check(["with", "with"], ""), Ok(()));
@@ -122,7 +122,7 @@ fn every_variant_that_reads_texts_needs_a_tokenizer_if_one_has_it() {
 fn an_app_whose_checkpoints_have_other_classes_is_not_served() {
     let folder = tempfile::tempdir().unwrap();
     let app = app_with_second_classes(folder.path(), r#"{"0": "good", "1": "bad", "2": "mixed"}"#);
-    let refused = Family::of(&app).check_classes().unwrap_err().to_string();
+    let refused = Family::from_app(&app).check_classes().unwrap_err().to_string();
     assert!(
         refused.starts_with("variant `large`: its classes are `good`, `bad`")
             && refused.contains("`id2label`"),
@@ -135,15 +135,15 @@ fn an_app_whose_checkpoints_have_other_classes_is_not_served() {
         r#"{"0": "good", "1": "neutral", "2": "bad"}"#,
     ] {
         let app = app_with_second_classes(folder.path(), id2label);
-        assert!(Family::of(&app).check_classes().is_ok());
+        assert!(Family::from_app(&app).check_classes().is_ok());
     }
     // This host has only the checkpoints of its own replicas.
     std::fs::remove_dir_all(folder.path().join("large")).unwrap();
-    assert!(Family::of(&app).check_classes().is_ok());
+    assert!(Family::from_app(&app).check_classes().is_ok());
     // Regression: an unreadable configuration was skipped.
     let app = app_with_second_classes(folder.path(), r#"{"0": "good", "1": "bad", "2": "neutral"}"#);
     std::fs::write(folder.path().join("small/config.json"), "{").unwrap();
-    let refused = Family::of(&app).check_classes().unwrap_err().to_string();
+    let refused = Family::from_app(&app).check_classes().unwrap_err().to_string();
     assert!(
         refused.starts_with("variant `large`") && refused.contains("`small`, whose files do not tell it ("),
         "{refused}"
@@ -155,7 +155,7 @@ fn an_app_whose_checkpoints_have_other_classes_is_not_served() {
 fn classes_that_only_loading_shows_are_compared_when_they_are_served() {
     let folder = tempfile::tempdir().unwrap();
     let app = app_with_second_classes(folder.path(), r#"{"0": "neutral", "1": "bad", "2": "good"}"#);
-    let mut family = Family::of(&app);
+    let mut family = Family::from_app(&app);
     for member in &mut family.members {
         member.classes = Arc::default();
     }
@@ -180,7 +180,7 @@ fn classes_that_only_loading_shows_are_compared_when_they_are_served() {
 fn a_checkpoint_with_its_classes_in_another_order_answers_in_that_of_the_app() {
     let folder = tempfile::tempdir().unwrap();
     let app = app_with_second_classes(folder.path(), r#"{"0": "Neutral", "1": "BAD", "2": "good"}"#);
-    let family = Family::of(&app);
+    let family = Family::from_app(&app);
     let ids = vec![Tensor::from_i64("input_ids", &[4], &[2, 7, 5, 3]).unwrap()];
     let answers = |place: usize| {
         let mut loaded = family.members[place].load(DeviceChoice::Cpu).unwrap();
@@ -197,7 +197,7 @@ fn a_checkpoint_with_its_classes_in_another_order_answers_in_that_of_the_app() {
     assert_eq!(label.to_texts().unwrap(), [["bad", "good", "neutral"][best]]);
     // The app's file states the order if the checkpoint that states it is on another host.
     std::fs::remove_dir_all(folder.path().join("small")).unwrap();
-    let refused = Family::of(&app).members[1]
+    let refused = Family::from_app(&app).members[1]
         .load(DeviceChoice::Cpu)
         .err()
         .unwrap()
@@ -205,7 +205,7 @@ fn a_checkpoint_with_its_classes_in_another_order_answers_in_that_of_the_app() {
     assert!(refused.contains("state `classes` in the app's file"), "{refused}");
     let mut app = app;
     app.classes = ["good", "bad", "neutral"].map(str::to_owned).to_vec();
-    let loaded = Family::of(&app).members[1].load(DeviceChoice::Cpu).unwrap();
+    let loaded = Family::from_app(&app).members[1].load(DeviceChoice::Cpu).unwrap();
     assert_eq!(loaded.info.labels, ["good", "bad", "neutral"]);
 }
 
@@ -215,10 +215,10 @@ fn a_checkpoint_with_its_classes_in_another_order_answers_in_that_of_the_app() {
 fn a_worker_refuses_another_checkpoint_than_the_profiled_one() {
     let folder = tempfile::tempdir().unwrap();
     let app = app_with_second_classes(folder.path(), r#"{"0": "bad", "1": "good", "2": "neutral"}"#);
-    let large = Family::of(&app).members[1].clone();
+    let large = Family::from_app(&app).members[1].clone();
     let profiled = large.fingerprint().unwrap();
     let replica = Replica::whole("large-0", "large", "local", "cpu").with_checkpoint(profiled.as_deref());
-    let load = |replica: &Replica| Family::of(&app).loader()(replica).map(|_| ());
+    let load = |replica: &Replica| Family::from_app(&app).loader()(replica).map(|_| ());
     assert_eq!(load(&replica), Ok(()));
     let config = folder.path().join("large/config.json");
     let retrained = std::fs::read_to_string(&config)
@@ -256,7 +256,7 @@ fn converted_weights_are_another_checkpoint() {
             "name = \"a\"\ntask = \"classification\"\n[[variants]]\nname = \"small\"\ndir = {fixture:?}\n{dtype}"
         );
         let app = App::parse(&app).unwrap();
-        Family::of(&app).members[0].fingerprint().unwrap().unwrap()
+        Family::from_app(&app).members[0].fingerprint().unwrap().unwrap()
     };
     assert_eq!(
         fingerprint("dtype = \"q8_0\"\n"),

@@ -1,7 +1,6 @@
 //! A variant of a family: its source, its checkpoint, and loading it onto a device.
 
 use std::num::{NonZeroU32, NonZeroUsize};
-use std::path::PathBuf;
 use std::sync::Arc;
 
 use kaskade_models::class_names::are_placeholders;
@@ -14,13 +13,13 @@ use kaskade_models::{
 };
 use kaskade_policy::plan::{Partition, Replica};
 use kaskade_policy::remote::price::Price;
-use kaskade_remote::{ConnectError, SpendLimit, connect};
+use kaskade_remote::{ConnectError, connect};
 
 use super::class_order::in_class_order;
 use super::classes::{self, FamilyClasses};
 use super::error::FamilyError;
-use crate::config::remote::RemoteConfig;
-use crate::config::{App, Task, VariantConfig};
+use super::source::Source;
+use crate::config::Task;
 use crate::cost_output::with_price;
 use crate::planning::placement::partitions;
 use crate::ranker::Ranker;
@@ -53,59 +52,6 @@ pub struct VariantSpec {
     pub price: Option<Price>,
     /// The classes of the app, in whose order it answers.
     pub classes: Arc<FamilyClasses>,
-}
-
-/// Answers of a remote variant on disk.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Recording {
-    /// Their directory.
-    pub dir: PathBuf,
-    /// Money that may be spent on missing ones, of all variants that share the limit; unlimited if `None`.
-    pub spend_limit: Option<SpendLimit>,
-}
-
-/// Source of a model.
-#[derive(Debug, Clone)]
-#[non_exhaustive]
-pub enum Source {
-    /// A Hugging Face directory.
-    Directory(PathBuf),
-    /// An ONNX file.
-    Onnx(PathBuf),
-    /// A model behind an endpoint.
-    Remote {
-        /// The endpoint.
-        config: Box<RemoteConfig>,
-        /// What it is asked for.
-        task: Task,
-        /// Where answers are recorded and replayed from while it is measured; `None` while it serves.
-        recording: Option<Recording>,
-    },
-    /// An actor or a Python stage that attaches itself.
-    Attached,
-    /// In this program.
-    Embedded {
-        /// `config.json`.
-        config: &'static [u8],
-        /// `model.safetensors`.
-        weights: &'static [u8],
-    },
-}
-
-impl Source {
-    pub(super) fn of(app: &App, variant: &VariantConfig) -> Self {
-        match (&variant.file, &variant.remote) {
-            _ if variant.attached => Self::Attached,
-            (Some(file), _) => Self::Onnx(file.clone()),
-            (None, Some(config)) => Self::Remote {
-                config: Box::new(config.clone()),
-                task: app.task,
-                recording: None,
-            },
-            // An app without any source was refused when it was read.
-            (None, None) => Self::Directory(variant.dir.clone().unwrap_or_default()),
-        }
-    }
 }
 
 impl VariantSpec {
@@ -200,10 +146,10 @@ impl VariantSpec {
     }
 
     /// Returns the most partitions in which it can be loaded; `None` if it is not on this host, or its configuration cannot be read.
-    pub(crate) fn most_partitions(&self) -> Option<u32> {
+    pub(crate) fn max_partitions(&self) -> Option<u32> {
         match &self.source {
             Source::Directory(_) if self.task == Task::Ranking => Some(1),
-            Source::Directory(dir) => partitions::most(dir).ok(),
+            Source::Directory(dir) => partitions::max_partitions(dir).ok(),
             Source::Onnx(_) | Source::Remote { .. } => Some(1),
             Source::Attached | Source::Embedded { .. } => None,
         }

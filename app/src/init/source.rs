@@ -6,7 +6,8 @@ use kaskade_models::checkpoint::{is_checkpoint, why_no_checkpoint};
 use kaskade_models::class_names::are_placeholders;
 use kaskade_models::{Checkpoint, CheckpointKind, LoadError, kind_of, parameters_of_onnx};
 
-use super::{InitError, Origin};
+use super::error::InitError;
+use super::origin::Origin;
 use crate::config::Task;
 use crate::config::scalar::{MAX_TOKEN, SubjectToken};
 use crate::family::{Source as ModelSource, stated_names};

@@ -71,7 +71,7 @@ impl Arrivals {
 
     /// Arrivals of a trace, played so many times as fast as it was recorded. Times that the trace holds are counted from its
     /// first; counts per second are spaced out as asked.
-    pub fn of_trace(trace: &Trace, process: ArrivalProcess, times_as_fast: f64, seed: u64) -> Self {
+    pub fn from_trace(trace: &Trace, process: ArrivalProcess, times_as_fast: f64, seed: u64) -> Self {
         let first = trace
             .times()
             .and_then(|times| times.first())
@@ -163,19 +163,19 @@ mod tests {
     #[test]
     fn a_trace_is_played_from_its_first_arrival_on_at_the_speed_asked_for() {
         let play =
-            |trace: &Trace| Arrivals::of_trace(trace, ArrivalProcess::Constant, 2.0, 0).collect::<Vec<_>>();
+            |trace: &Trace| Arrivals::from_trace(trace, ArrivalProcess::Constant, 2.0, 0).collect::<Vec<_>>();
         let times = Trace::from_times("0.5\n1\n").unwrap();
         assert_eq!(play(&times), [Duration::ZERO, Duration::from_millis(250)]);
         let counts = Trace::from_counts("0 2").unwrap();
         assert_eq!(play(&counts), [625, 875].map(Duration::from_millis));
-        let length = |trace| Arrivals::of_trace(trace, ArrivalProcess::Constant, 2.0, 0).length();
+        let length = |trace| Arrivals::from_trace(trace, ArrivalProcess::Constant, 2.0, 0).length();
         assert_eq!(
             (length(&times), length(&counts)),
             (Duration::from_millis(250), Duration::from_secs(1))
         );
         // A time that no duration holds was a panic.
         for slow in [1e-12, 1e-300] {
-            let last = Arrivals::of_trace(&counts, ArrivalProcess::Constant, slow, 0).last();
+            let last = Arrivals::from_trace(&counts, ArrivalProcess::Constant, slow, 0).last();
             assert_eq!(last, Some(MAX_LENGTH));
         }
     }

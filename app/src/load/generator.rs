@@ -41,7 +41,7 @@ pub struct DueRequests {
 
 /// Announces requests when they are due, from a separate thread: the runtime's timer has a resolution of a millisecond and
 /// would announce all requests of the same millisecond together.
-pub fn paced(arrivals: Arrivals) -> DueRequests {
+pub fn spawn_pacer(arrivals: Arrivals) -> DueRequests {
     let (due, requests) = unbounded_channel();
     let length = arrivals.length();
     let start = std::time::Instant::now();

@@ -1,15 +1,13 @@
 //! The requests of a load: samples, texts or tensors, sent in turn; answers to labelled samples are judged.
 
 use std::future::pending;
-use std::io;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use bytes::Bytes;
-use kaskade_actors::wire::{self, CodecError, ContentType, InferReply};
+use kaskade_actors::wire::{self, ContentType, InferReply};
 use kaskade_actors::{Code, Fault};
-use kaskade_models::{Inputs, Tensor, TensorError};
-use thiserror::Error;
+use kaskade_models::{Inputs, Tensor};
 use tokio::sync::watch;
 use tokio::time::Instant;
 
@@ -18,74 +16,17 @@ use crate::config::data::DataSet;
 use crate::data::reply::label_of;
 use crate::data::scenes::Scenes;
 use crate::data::text_metric::Grading;
-use crate::data::{DataError, Label, Samples};
+use crate::data::{Label, Samples};
 use crate::family::{Family, FamilyError};
+use crate::load::error::LoadRequestError;
 use crate::load::generator::Target;
 use crate::load::record::{Outcome, StreamedAnswer};
 use crate::load::samples;
 use crate::serving::Client;
 
-/// The requests of a load cannot be read.
-#[derive(Debug, Error)]
-#[non_exhaustive]
-pub enum QuestionError {
-    /// The model that defines the form of the set cannot be loaded.
-    #[error(transparent)]
-    Family(#[from] FamilyError),
-    /// The set cannot be used.
-    #[error(transparent)]
-    Data(#[from] DataError),
-    /// A file cannot be read.
-    #[error("{} cannot be read", path.display())]
-    Read {
-        /// The file.
-        path: PathBuf,
-        /// Reason that the system reports.
-        source: io::Error,
-    },
-    /// A file holds no request.
-    #[error("{} holds no request; write one {unit} per line", path.display())]
-    Empty {
-        /// The file.
-        path: PathBuf,
-        /// Form of a request in this file.
-        unit: &'static str,
-    },
-    /// A text is not a valid input.
-    #[error("{}: text {number} is not a valid input", path.display())]
-    Text {
-        /// The file.
-        path: PathBuf,
-        /// Number of the text, from 1.
-        number: usize,
-        /// The error.
-        source: TensorError,
-    },
-    /// A request is not valid JSON.
-    #[error("{}: request {number} is not valid JSON", path.display())]
-    Json {
-        /// The file.
-        path: PathBuf,
-        /// Number of the request, from 1.
-        number: usize,
-        /// The error.
-        source: serde_json::Error,
-    },
-    /// A request does not follow the Open Inference Protocol.
-    #[error("{}: request {number} holds no tensors", path.display())]
-    Tensors {
-        /// The file.
-        path: PathBuf,
-        /// Number of the request, from 1.
-        number: usize,
-        /// The error.
-        source: CodecError,
-    },
-}
-
 /// The requests of a load, and the right answers if they are known.
 #[derive(Debug, Clone)]
-pub enum Set {
+pub enum RequestSet {
     /// Samples with one label each, if it is known.
     Samples(Samples),
     /// Scenes with several objects each.
@@ -94,16 +35,16 @@ pub enum Set {
     Unlabelled(Vec<Inputs>),
 }
 
-impl Set {
+impl RequestSet {
     /// Reads a set of an app, whose samples may lack labels, in the form that its first stage takes.
     ///
     /// # Errors
     /// When the set cannot be read, or is not what the models take.
-    pub fn read(app: &App, set: &DataSet) -> Result<Self, QuestionError> {
+    pub fn read(app: &App, set: &DataSet) -> Result<Self, LoadRequestError> {
         let Some(config) = &app.pipeline else {
             return Ok(Self::Samples(samples::read(app, set)?));
         };
-        let family = Family::of(app);
+        let family = Family::from_app(app);
         let root = config.root().and_then(|task| task.variants.first());
         let first = family
             .members
@@ -118,8 +59,8 @@ impl Set {
     ///
     /// # Errors
     /// When the file cannot be read, or holds no text.
-    pub fn texts(path: &Path) -> Result<Self, QuestionError> {
-        let file = std::fs::read_to_string(path).map_err(|source| QuestionError::Read {
+    pub fn texts(path: &Path) -> Result<Self, LoadRequestError> {
+        let file = std::fs::read_to_string(path).map_err(|source| LoadRequestError::Read {
             path: path.to_owned(),
             source,
         })?;
@@ -129,7 +70,7 @@ impl Set {
             let tensor = Tensor::from_texts("text", &[text]);
             tensor
                 .map(|tensor| vec![tensor])
-                .map_err(|source| QuestionError::Text {
+                .map_err(|source| LoadRequestError::Text {
                     path: path.to_owned(),
                     number: index + 1,
                     source,
@@ -142,22 +83,22 @@ impl Set {
     ///
     /// # Errors
     /// When the file cannot be read, is no such JSON, or is empty.
-    pub fn tensors(path: &Path) -> Result<Self, QuestionError> {
-        let file = std::fs::read(path).map_err(|source| QuestionError::Read {
+    pub fn tensors(path: &Path) -> Result<Self, LoadRequestError> {
+        let file = std::fs::read(path).map_err(|source| LoadRequestError::Read {
             path: path.to_owned(),
             source,
         })?;
         let objects = serde_json::Deserializer::from_slice(&file).into_iter::<serde_json::Value>();
         let mut inputs = Vec::new();
         for (object, number) in objects.zip(1_usize..) {
-            let json = |source| QuestionError::Json {
+            let json = |source| LoadRequestError::Json {
                 path: path.to_owned(),
                 number,
                 source,
             };
             let body = serde_json::to_vec(&object.map_err(json)?).map_err(json)?;
             let request = wire::decode_infer(ContentType::Json, &Bytes::from(body));
-            let request = request.map_err(|error| QuestionError::Tensors {
+            let request = request.map_err(|error| LoadRequestError::Tensors {
                 path: path.to_owned(),
                 number,
                 source: error,
@@ -167,10 +108,10 @@ impl Set {
         Self::unlabelled(path, "JSON object", inputs)
     }
 
-    fn unlabelled(path: &Path, unit: &'static str, inputs: Vec<Inputs>) -> Result<Self, QuestionError> {
+    fn unlabelled(path: &Path, unit: &'static str, inputs: Vec<Inputs>) -> Result<Self, LoadRequestError> {
         if inputs.is_empty() {
             let path = path.to_owned();
-            return Err(QuestionError::Empty { path, unit });
+            return Err(LoadRequestError::Empty { path, unit });
         }
         Ok(Self::Unlabelled(inputs))
     }
@@ -198,10 +139,10 @@ impl Set {
                 (u64::from(right), 1)
             }
             Self::Scenes(scenes) => {
-                let told = scenes.told(reply).unwrap_or_default();
-                let scores = scenes.judge(place, &told);
+                let reported = scenes.reported_objects(reply).unwrap_or_default();
+                let scores = scenes.judge(place, &reported);
                 scores.iter().fold((0, 0), |(right, all), score| {
-                    (right + 2 * score.right, all + score.told + score.there)
+                    (right + 2 * score.right, all + score.reported + score.actual)
                 })
             }
         }
@@ -210,9 +151,9 @@ impl Set {
 
 /// Sends the requests of a set in turn and counts the right answers.
 #[derive(Debug)]
-pub struct Questions {
+pub struct RequestSender {
     client: Client,
-    set: Set,
+    set: RequestSet,
     grading: Grading,
     right: AtomicU64,
     judged: AtomicU64,
@@ -226,9 +167,9 @@ pub struct Questions {
     unserved: watch::Sender<Option<Fault>>,
 }
 
-impl Questions {
+impl RequestSender {
     /// Sends requests in the order of the set, again and again.
-    pub fn new(client: Client, set: Set) -> Self {
+    pub fn new(client: Client, set: RequestSet) -> Self {
         Self {
             client,
             set,
@@ -346,7 +287,7 @@ impl Tokens {
     }
 }
 
-impl Target for Questions {
+impl Target for RequestSender {
     async fn ask(&self, number: u64) -> Outcome {
         self.ask_due(number, Instant::now()).await
     }
@@ -383,7 +324,7 @@ mod tests {
     /// A set without labels was refused, and an unknown one would have been a wrong answer.
     #[test]
     fn a_sample_without_a_label_has_no_points() {
-        let set = Set::Samples(Samples {
+        let set = RequestSet::Samples(Samples {
             inputs: vec![Vec::new(); 2],
             labels: vec![Label::Class(1), Label::Unknown],
             origins: Origins::default(),
@@ -432,23 +373,23 @@ mod tests {
 
     #[test]
     fn texts_are_lines() {
-        let set = Set::texts(file("\u{feff}a warm film\n\na dull film\n").path()).unwrap();
+        let set = RequestSet::texts(file("\u{feff}a warm film\n\na dull film\n").path()).unwrap();
         let texts: Vec<String> = set
             .inputs()
             .iter()
             .map(|inputs| inputs[0].to_texts().unwrap()[0].to_string())
             .collect();
         assert_eq!(texts, ["a warm film", "a dull film"]);
-        let error = Set::texts(file("\n").path()).unwrap_err();
+        let error = RequestSet::texts(file("\n").path()).unwrap_err();
         assert!(error.to_string().contains("one text per line"), "{error}");
     }
 
     #[test]
     fn tensors_are_json_objects_and_a_wrong_one_is_named() {
         let object = r#"{"inputs": [{"name": "x", "shape": [1], "datatype": "FP32", "data": [0.5]}]}"#;
-        let set = Set::tensors(file(&format!("{object}\n{object}\n")).path()).unwrap();
+        let set = RequestSet::tensors(file(&format!("{object}\n{object}\n")).path()).unwrap();
         assert_eq!(set.inputs().len(), 2);
-        let error = Set::tensors(file(&format!("{object} {{\"inputs\": 1}}")).path()).unwrap_err();
+        let error = RequestSet::tensors(file(&format!("{object} {{\"inputs\": 1}}")).path()).unwrap_err();
         assert!(error.to_string().contains("request 2"), "{error}");
     }
 }

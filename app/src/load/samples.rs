@@ -5,7 +5,7 @@ use std::path::Path;
 use kaskade_models::images::IMAGE_FILE;
 use kaskade_models::{Checkpoint, Datatype, Extent, InputSpec, Signature};
 
-use super::requests::QuestionError;
+use super::error::LoadRequestError;
 use crate::config::data::DataSet;
 use crate::config::{App, Task};
 use crate::data::{RequestForm, Samples};
@@ -16,9 +16,9 @@ use crate::ranker::{PASSAGES, QUERY};
 /// states its inputs, such as the name and shape of an image tensor.
 ///
 /// # Errors
-/// [`QuestionError`] if the set cannot be read, or the models do not accept it.
-pub fn read(app: &App, set: &DataSet) -> Result<Samples, QuestionError> {
-    let family = Family::of(app);
+/// [`LoadRequestError`] if the set cannot be read, or the models do not accept it.
+pub fn read(app: &App, set: &DataSet) -> Result<Samples, LoadRequestError> {
+    let family = Family::from_app(app);
     if matches!(set, DataSet::Idx(_)) {
         return loaded(&family, set);
     }
@@ -29,7 +29,7 @@ pub fn read(app: &App, set: &DataSet) -> Result<Samples, QuestionError> {
     }
 }
 
-fn loaded(family: &Family, set: &DataSet) -> Result<Samples, QuestionError> {
+fn loaded(family: &Family, set: &DataSet) -> Result<Samples, LoadRequestError> {
     let first = family.members.first().ok_or(FamilyError::Empty)?;
     Ok(Samples::read_labelled_or_not(set, &first.load(first.device)?)?)
 }

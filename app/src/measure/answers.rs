@@ -5,7 +5,7 @@ use kaskade_actors::dispatch::cost;
 use kaskade_models::class_names::are_placeholders;
 use kaskade_models::{Datatype, Inputs, Model, ModelError, Outputs, Tensor};
 use kaskade_planners::calibration::{Label as Truth, Labelled, calibrate_on};
-use kaskade_planners::certify::parts;
+use kaskade_planners::certify::split_samples;
 use kaskade_policy::confidence::deferral::ClassSpread;
 use kaskade_policy::confidence::{Calibration, Estimator, Scores};
 use kaskade_policy::profile::{BeforeAfter, Money, Validation};
@@ -102,7 +102,7 @@ pub fn calibrated(
         })
         .collect();
     // The other part is reserved to certify the cascades chosen by these confidences.
-    let selection: Vec<Labelled<'_>> = parts(count)
+    let selection: Vec<Labelled<'_>> = split_samples(count)
         .selection
         .iter()
         .filter_map(|place| answered.binary_search_by_key(place, |(number, _)| *number).ok())
@@ -111,7 +111,7 @@ pub fn calibrated(
     let calibrated = calibrate_on(estimator, &selection, &samples)?;
     let temperature = calibrated.calibration.temperature;
     let spread = |answered: &Answered| match &answered.judgement {
-        Judgement::Logits(logits) => ClassSpread::of(logits, temperature),
+        Judgement::Logits(logits) => ClassSpread::from_logits(logits, temperature),
         Judgement::Given { .. } | Judgement::Span { .. } => None,
     };
     let spreads: Option<Vec<ClassSpread>> = answered.iter().map(|(_, answered)| spread(answered)).collect();
@@ -337,7 +337,7 @@ impl Answered {
             said: judgement.said(outputs),
             judgement,
             number: answer_number(outputs).unwrap_or_default(),
-            cost: cost::stated(outputs),
+            cost: cost::stated_cost(outputs),
         })
     }
 }

@@ -125,7 +125,7 @@ pub async fn hop(bytes: usize) -> Result<Option<HopTime>, ChannelError> {
     let mut times = times.map_or_else(Vec::new, |(_, times)| times);
     times.sort_unstable();
     let seconds: Vec<f64> = times.iter().map(Duration::as_secs_f64).collect();
-    Ok(HopTime::of(&seconds))
+    Ok(HopTime::from_sorted(&seconds))
 }
 
 /// Measures the channel over a broker. Sizes above the broker's limit are left out.

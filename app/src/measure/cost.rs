@@ -108,7 +108,7 @@ pub fn measure(
         Ok(BatchCost {
             batch: *batch,
             latency_s,
-            quantiles: LatencyQuantiles::of(&seen.latencies),
+            quantiles: LatencyQuantiles::from_sorted(&seen.latencies),
             energy_j: energies.and_then(|energies| median(energies)),
             memory_bytes: None,
             utilisation: median(&mut seen.utilisations),
@@ -227,7 +227,7 @@ mod tests {
             sources: vec![SourceKind::Modelled],
             ..PowerConfig::default()
         };
-        Meter::of(DeviceChoice::Cpu, &config).unwrap()
+        Meter::open(DeviceChoice::Cpu, &config).unwrap()
     }
 
     fn requests(name: &str) -> Vec<Inputs> {

@@ -12,7 +12,7 @@ use crate::data::scenes::{ClassifiedObject, Detection, Scenes, Score};
 const BATCH: usize = 32;
 
 /// Results of a variant of the root task for all scenes.
-pub(super) struct Findings {
+pub(super) struct Detections {
     found: Vec<Vec<Detection>>,
     /// Crops by kind: index of the scene, the detection, and the crop as a request.
     crops: Vec<Vec<(usize, Detection, Inputs)>>,
@@ -60,18 +60,18 @@ fn classes(
         .collect()
 }
 
-impl Findings {
+impl Detections {
     /// Runs a detector over all scenes.
     ///
     /// # Errors
     /// [`MeasureError`] if the detector fails on a scene, or reports objects in another form.
-    pub(super) fn of(model: &mut dyn Model, scenes: &Scenes) -> Result<Self, MeasureError> {
-        let mut findings = Self {
+    pub(super) fn run(model: &mut dyn Model, scenes: &Scenes) -> Result<Self, MeasureError> {
+        let mut detections = Self {
             found: Vec::new(),
             crops: vec![Vec::new(); scenes.kinds.len()],
         };
         for outputs in answers(model, &scenes.inputs)? {
-            let scene = findings.found.len();
+            let scene = detections.found.len();
             let found = scenes.found(&outputs)?;
             for (kind, name) in scenes.kinds.iter().enumerate() {
                 let own = found.iter().filter(|found| found.kind == kind);
@@ -80,13 +80,13 @@ impl Findings {
                     .copied()
                     .zip(inputs)
                     .map(|(found, inputs)| (scene, found, inputs));
-                if let Some(list) = findings.crops.get_mut(kind) {
+                if let Some(list) = detections.crops.get_mut(kind) {
                     list.extend(crops);
                 }
             }
-            findings.found.push(found);
+            detections.found.push(found);
         }
-        Ok(findings)
+        Ok(detections)
     }
 
     /// Returns the found objects of a task as requests.
@@ -164,15 +164,15 @@ impl Findings {
         scenes: &Scenes,
     ) -> Result<f64, MeasureError> {
         let crops = self.crops.get(kind).map_or(&[][..], Vec::as_slice);
-        let mut told: Vec<Vec<ClassifiedObject>> = vec![Vec::new(); scenes.len()];
+        let mut reported: Vec<Vec<ClassifiedObject>> = vec![Vec::new(); scenes.len()];
         for ((scene, found, _), class) in crops.iter().zip(classes(model, crops)?) {
-            if let Some(told) = told.get_mut(*scene) {
-                told.push(ClassifiedObject { found: *found, class });
+            if let Some(reported) = reported.get_mut(*scene) {
+                reported.push(ClassifiedObject { found: *found, class });
             }
         }
         let mut sum = Score::default();
-        for (scene, told) in told.iter().enumerate() {
-            if let Some(score) = scenes.judge(scene, told).get(kind) {
+        for (scene, reported) in reported.iter().enumerate() {
+            if let Some(score) = scenes.judge(scene, reported).get(kind) {
                 sum.add(score);
             }
         }

@@ -11,7 +11,7 @@ use super::memory::MemoryError;
 use crate::data::reply::ReplyError;
 use crate::data::scenes::SceneError;
 use crate::data::{DataError, Samples};
-use crate::family::{FamilyError, OtherClasses};
+use crate::family::{ClassMismatch, FamilyError};
 use crate::serving::ServingError;
 
 /// Error of measuring a family or a pipeline.
@@ -185,7 +185,7 @@ pub enum MeasureError {
     Family(#[from] FamilyError),
     /// The variants have different classes.
     #[error(transparent)]
-    Classes(#[from] OtherClasses),
+    Classes(#[from] ClassMismatch),
     /// A labelled set cannot be used.
     #[error(transparent)]
     Data(#[from] DataError),
@@ -235,7 +235,7 @@ impl MeasureError {
     }
 
     /// Adds the name of the variant.
-    pub(super) fn of<E: Into<Self>>(variant: &str) -> impl FnOnce(E) -> Self {
+    pub(super) fn of_variant<E: Into<Self>>(variant: &str) -> impl FnOnce(E) -> Self {
         move |source| Self::Variant {
             variant: variant.to_owned(),
             source: Box::new(source.into()),

@@ -31,7 +31,7 @@ impl HostLoad {
     }
 
     /// Returns the share of the processors' time since the beginning that other processes used, in [0, 1]; `None` if it is unknown.
-    pub fn others(self) -> Option<f64> {
+    pub fn other_processes_share(self) -> Option<f64> {
         share(self.0?, read()?)
     }
 }

@@ -131,7 +131,7 @@ impl JudgeProgram {
 
     /// Sets the longest time without a verdict.
     #[must_use]
-    pub fn silent_for(mut self, longest: Duration) -> Self {
+    pub fn with_timeout(mut self, longest: Duration) -> Self {
         self.silence = longest;
         self
     }
@@ -296,7 +296,7 @@ mod tests {
     /// Judges the numbers 0, 1, ... with a Python program.
     fn judged(program: &str, questions: usize, min_score: Option<f64>) -> Result<Vec<bool>, JudgeError> {
         let command = format!("python3 -c {}", shlex::try_quote(program).unwrap());
-        let judge = JudgeProgram::new(&command)?.silent_for(Duration::from_secs(20));
+        let judge = JudgeProgram::new(&command)?.with_timeout(Duration::from_secs(20));
         let input = json!({"text": "how many?"});
         let answers: Vec<Value> = (0..questions).map(Value::from).collect();
         let reference = Value::from(2);
@@ -376,7 +376,7 @@ print("\n".join(json.dumps({"score": one["answer"] / 10}) for one in asked))
             let command = format!("python3 -c {}", shlex::try_quote(program).unwrap());
             let judge = JudgeProgram::new(&command)
                 .unwrap()
-                .silent_for(Duration::from_millis(300));
+                .with_timeout(Duration::from_millis(300));
             let input = Map::new();
             let question = Question {
                 sample: 0,

@@ -30,7 +30,7 @@ impl Meter {
     ///
     /// # Errors
     /// [`MeasureError`] if the device, or a configured power source, cannot be opened.
-    pub fn of(choice: DeviceChoice, config: &PowerConfig) -> Result<Self, MeasureError> {
+    pub fn open(choice: DeviceChoice, config: &PowerConfig) -> Result<Self, MeasureError> {
         let device = device::describe(choice, &device::open(choice)?);
         let mut power = PowerMeter::detect(config, &device)?;
         if choice != DeviceChoice::Cpu {
@@ -112,7 +112,7 @@ mod tests {
             sources: vec![SourceKind::Modelled],
             ..PowerConfig::default()
         };
-        let mut meter = Meter::of(DeviceChoice::Cpu, &config).unwrap();
+        let mut meter = Meter::open(DeviceChoice::Cpu, &config).unwrap();
         let begun = meter.begin();
         let mut sum = 0.0;
         while meter.begin().busy_core_s - begun.busy_core_s < 0.02 {
@@ -131,7 +131,7 @@ mod tests {
             sources: Vec::new(),
             ..PowerConfig::default()
         };
-        let mut meter = Meter::of(DeviceChoice::Cpu, &config).unwrap();
+        let mut meter = Meter::open(DeviceChoice::Cpu, &config).unwrap();
         let begun = meter.begin();
         assert_eq!(meter.end(begun).joules, None);
     }

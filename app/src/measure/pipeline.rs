@@ -9,7 +9,7 @@ use kaskade_simulator::MeasuredCopies;
 
 use super::MeasureError;
 use super::cost::{self, CostOptions};
-use super::detections::Findings;
+use super::detections::Detections;
 use super::meter::Meter;
 use crate::config::App;
 use crate::config::data::DataSet;
@@ -50,11 +50,11 @@ impl PipelineMeasurement<'_> {
     pub fn measure(&self, set: &DataSet) -> Result<Measured, MeasureError> {
         let mut pipeline = self.config.unmeasured(self.app);
         let root = root(&pipeline)?;
-        let members = Members(Family::of(self.app).members);
+        let members = Members(Family::from_app(self.app).members);
         let scenes = read(set, &pipeline, root, &members)?;
-        let findings = find_all(&pipeline, root, &members, &scenes)?;
-        let best = best(&findings, &scenes)?;
-        let answers = answer_all(&pipeline, &members, &scenes, &findings, best)?;
+        let detections = find_all(&pipeline, root, &members, &scenes)?;
+        let best = best(&detections, &scenes)?;
+        let answers = answer_all(&pipeline, &members, &scenes, &detections, best)?;
         for (at, task) in pipeline.tasks.iter_mut().enumerate() {
             let requests = if at == root {
                 scenes.inputs.clone()
@@ -62,9 +62,9 @@ impl PipelineMeasurement<'_> {
                 best.requests(&scenes, &task.name)
             };
             for variant in &mut task.variants {
-                if let Some(findings) = findings.get(&variant.name) {
-                    variant.accuracy = findings.score(&scenes).f1().unwrap_or(0.0);
-                    findings.factors(&scenes, variant);
+                if let Some(detections) = detections.get(&variant.name) {
+                    variant.accuracy = detections.score(&scenes).f1().unwrap_or(0.0);
+                    detections.factors(&scenes, variant);
                 } else {
                     variant.accuracy = answers.singles.get(&variant.name).copied().unwrap_or(0.0);
                 }
@@ -74,8 +74,8 @@ impl PipelineMeasurement<'_> {
         }
         pipeline.path_accuracy = PathAccuracy::Profiled { paths: answers.paths };
         pipeline.validate()?;
-        let copies = findings.iter();
-        let copies = copies.flat_map(|(name, findings)| findings.copies(name, &scenes));
+        let copies = detections.iter();
+        let copies = copies.flat_map(|(name, detections)| detections.copies(name, &scenes));
         Ok(Measured {
             copies: copies.collect(),
             pipeline,
@@ -90,12 +90,12 @@ impl PipelineMeasurement<'_> {
             measure_for: self.measure_for,
         };
         let mut progress = Progress::begin(format!("profile {}", member.name), options.steps(), self.quiet);
-        let mut meter = Meter::of(member.device, &(&self.app.power).into())?;
+        let mut meter = Meter::open(member.device, &(&self.app.power).into())?;
         let mut model = member.load(member.device)?.model;
         let costs = cost::measure(model.as_mut(), requests, &options, &mut meter, || {
             progress.advance(1);
         })
-        .map_err(MeasureError::of(&member.name))?;
+        .map_err(MeasureError::of_variant(&member.name))?;
         let latencies: Vec<BatchLatency> = costs
             .iter()
             .map(|cost| BatchLatency {
@@ -124,7 +124,7 @@ impl Members {
     fn model(&self, name: &str) -> Result<Box<dyn Model>, MeasureError> {
         let member = self.get(name)?;
         let loaded = member.unpaced().load(member.device);
-        Ok(loaded.map_err(MeasureError::of(name))?.model)
+        Ok(loaded.map_err(MeasureError::of_variant(name))?.model)
     }
 }
 
@@ -150,37 +150,40 @@ fn read(set: &DataSet, pipeline: &Pipeline, root: usize, members: &Members) -> R
     Ok(scenes)
 }
 
-/// Returns the findings of each variant of the root task.
+/// Returns the detections of each variant of the root task.
 fn find_all(
     pipeline: &Pipeline,
     root: usize,
     members: &Members,
     scenes: &Scenes,
-) -> Result<BTreeMap<String, Findings>, MeasureError> {
-    let findings = variants(pipeline, root).map(|name| {
+) -> Result<BTreeMap<String, Detections>, MeasureError> {
+    let detections = variants(pipeline, root).map(|name| {
         let mut model = members.model(name)?;
-        let found = Findings::of(model.as_mut(), scenes);
-        Ok((name.to_owned(), found.map_err(MeasureError::of(name))?))
+        let found = Detections::run(model.as_mut(), scenes);
+        Ok((name.to_owned(), found.map_err(MeasureError::of_variant(name))?))
     });
-    findings.collect()
+    detections.collect()
 }
 
-/// Returns the findings with the highest accuracy.
-fn best<'a>(findings: &'a BTreeMap<String, Findings>, scenes: &Scenes) -> Result<&'a Findings, MeasureError> {
-    let f1 = |findings: &Findings| findings.score(scenes).f1().unwrap_or(0.0);
-    let best = findings
+/// Returns the detections with the highest accuracy.
+fn best<'a>(
+    detections: &'a BTreeMap<String, Detections>,
+    scenes: &Scenes,
+) -> Result<&'a Detections, MeasureError> {
+    let f1 = |detections: &Detections| detections.score(scenes).f1().unwrap_or(0.0);
+    let best = detections
         .values()
         .max_by(|one, other| f1(one).total_cmp(&f1(other)));
     best.ok_or(MeasureError::EmptyRoot)
 }
 
-/// Returns the accuracies of every variant below the root, on the findings of every variant of the root.
+/// Returns the accuracies of every variant below the root, on the detections of every variant of the root.
 fn answer_all(
     pipeline: &Pipeline,
     members: &Members,
     scenes: &Scenes,
-    findings: &BTreeMap<String, Findings>,
-    best: &Findings,
+    detections: &BTreeMap<String, Detections>,
+    best: &Detections,
 ) -> Result<Readings, MeasureError> {
     let mut readings = Readings {
         paths: Vec::new(),
@@ -192,14 +195,14 @@ fn answer_all(
             let mut model = members.model(name)?;
             let single = best
                 .single(kind, model.as_mut(), scenes)
-                .map_err(MeasureError::of(name))?;
+                .map_err(MeasureError::of_variant(name))?;
             readings.singles.insert(name.to_owned(), single);
-            for (finder, findings) in findings {
+            for (finder, detections) in detections {
                 readings.paths.push(ProfiledPath {
                     variants: vec![finder.clone(), name.to_owned()],
-                    accuracy: findings
+                    accuracy: detections
                         .path(kind, model.as_mut(), scenes)
-                        .map_err(MeasureError::of(name))?,
+                        .map_err(MeasureError::of_variant(name))?,
                 });
             }
         }

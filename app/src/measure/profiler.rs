@@ -24,7 +24,7 @@ use crate::data::text_metric::Grading;
 use crate::family::{Family, Recording, Source, VariantSpec, listed};
 use crate::report::in_one_line;
 use crate::report::profile_warnings;
-use crate::report::progress::{say, while_saying};
+use crate::report::progress::{say, with_progress_line};
 use crate::report::units;
 
 /// Samples that are served, again and again, to measure the overhead of serving.
@@ -58,7 +58,7 @@ impl<'a> Profiler<'a> {
     /// Begins to set up the measuring of an app: batches of powers of two up to 64, three rounds of 150 ms each, without progress. Variants
     /// that are attached are left out: their own process measures them.
     pub fn new(app: &'a App) -> Self {
-        let mut family = Family::of(app);
+        let mut family = Family::from_app(app);
         family.members.retain(|member| !member.is_attached());
         Self {
             app,
@@ -215,7 +215,7 @@ impl<'a> Profiler<'a> {
             power: &(&self.app.power).into(),
             quiet: self.quiet,
             judge: &self.judge,
-            grading: Grading::of(&self.app.data),
+            grading: Grading::from_data_sets(&self.app.data),
         };
         let mut inputs = Vec::new();
         let mut profile = profile(&options, &self.family, |loaded, used| {
@@ -234,7 +234,7 @@ impl<'a> Profiler<'a> {
         let overhead = self.overhead(&profile, &inputs);
         profile.turnaround_s = overhead.turnaround_s;
         profile.hop = profile.hop.map(|hop| hop.with_rates(&overhead.hops));
-        profile.other_load = host.others();
+        profile.other_load = host.other_processes_share();
         if let Some(warning) = host_load::warning(profile.other_load) {
             say(&warning);
         }
@@ -249,7 +249,7 @@ impl<'a> Profiler<'a> {
         // As long as four batch sizes are measured.
         let length = self.cost.measure_for * self.cost.rounds * 4;
         let what = "the overhead of serving";
-        let measured = while_saying(&format!("profile: {what}"), self.quiet, || {
+        let measured = with_progress_line(&format!("profile: {what}"), self.quiet, || {
             on_a_thread(|| serving_overhead::overhead(self.app, &self.family, variant, inputs, length))
         });
         or_left_out(what, measured).unwrap_or_default()
@@ -296,7 +296,7 @@ impl<'a> Profiler<'a> {
         };
         let host = HostLoad::begin();
         let measured = measurement.measure(set)?;
-        if let Some(warning) = host_load::warning(host.others()) {
+        if let Some(warning) = host_load::warning(host.other_processes_share()) {
             say(&warning);
         }
         Ok(measured)

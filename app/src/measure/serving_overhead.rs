@@ -55,10 +55,10 @@ pub(super) fn overhead(
     let mut plan = initial::single(&app, variant);
     plan.sharing = Sharing::Exclusive;
     let service = Service::builder(&app)
-        .first_worker()
+        .on_first_worker()
         .family(Family {
             members: family.members.clone(),
-            ..Family::of(&app)
+            ..Family::from_app(&app)
         })
         .plan(plan)
         .bus(BusConfig::new(app.name.as_str()))
@@ -73,7 +73,7 @@ pub(super) fn overhead(
             let record = Arc::new(Mutex::new(Record::new(None)?));
             generator::open_loop(
                 Arc::clone(&noted),
-                generator::paced(arrivals),
+                generator::spawn_pacer(arrivals),
                 Duration::ZERO,
                 record,
             )
@@ -81,8 +81,8 @@ pub(super) fn overhead(
             Ok::<_, MeasureError>(noted)
         };
         let (mut hops, mut gaps_us) = (Vec::new(), Vec::new());
-        for (share, most_qps) in LOADS {
-            let qps = (share * carried_qps).min(most_qps);
+        for (share, max_qps) in LOADS {
+            let qps = (share * carried_qps).min(max_qps);
             let noted = ask(qps).await?;
             let seen = noted.seen();
             gaps_us.extend(gaps(&seen));
@@ -142,8 +142,8 @@ pub(super) fn variant<'a>(family: &Family, profile: &'a Profile) -> Option<(&'a 
                 f64::from(smallest.batch) / smallest.latency_s,
             ))
         });
-    let (share, most_qps) = LOADS[0];
-    let fills = carried.clone().find(|(_, qps)| share * qps <= most_qps);
+    let (share, max_qps) = LOADS[0];
+    let fills = carried.clone().find(|(_, qps)| share * qps <= max_qps);
     fills.or_else(|| carried.next_back())
 }
 

@@ -106,7 +106,7 @@ pub fn profile(profile: &Profile) -> String {
         "{} on {}: {}, energy {}\n{table}{note}",
         profile.app,
         profile.device,
-        units::counted(profile.samples, "validation sample", "validation samples"),
+        units::count_of(profile.samples, "validation sample", "validation samples"),
         profile.energy_source
     )
 }

@@ -61,7 +61,7 @@ pub fn slots(app: &App) -> Result<Vec<Slot>, PlanningError> {
 pub fn measured(app: &App, config: &PipelineConfig) -> Result<Pipeline, PlanningError> {
     let path = config.profile.as_deref();
     let path = path.ok_or(PlanningError::NoPipelineProfile)?;
-    read(app, config, path).map_err(PlanningError::of(path))
+    read(app, config, path).map_err(PlanningError::in_file(path))
 }
 
 fn read(app: &App, config: &PipelineConfig, path: &Path) -> Result<Pipeline, PlanningError> {
@@ -123,7 +123,7 @@ pub fn options(app: &App, allocator: &PipelinePlannerConfig) -> Result<ManagerOp
 pub fn first_plan(app: &App, config: &PipelineConfig) -> Result<Plan, PlanningError> {
     let allocator = config.planner.unwrap_or_default();
     let mut manager = manager(app, config, &allocator)?;
-    Ok(manager.begin(allocator.demand.min_rate, 0)?)
+    Ok(manager.first_plan(allocator.demand.min_rate, 0)?)
 }
 
 /// Returns the planner of an app with a pipeline, if one is configured.
@@ -186,7 +186,7 @@ impl PipelinePlanner {
         let Some(seen) = &request.observed else {
             // An explicit request: plan for the stated load, or for the current demand.
             let qps = request.peak_qps.unwrap_or_else(|| self.manager.demand_qps());
-            return Ok(self.manager.begin(qps, self.now_us)?);
+            return Ok(self.manager.first_plan(qps, self.now_us)?);
         };
         self.now_us = seen.at_us;
         self.manager.set_slots(self.places(&seen.workers));
@@ -196,7 +196,11 @@ impl PipelinePlanner {
         self.manager.observe(arrivals, seen.at_us);
         self.record(request);
         self.record_runs(request);
-        match (self.manager.next(seen.at_us), self.manager.take_fault(), running) {
+        match (
+            self.manager.next_plan(seen.at_us),
+            self.manager.take_error(),
+            running,
+        ) {
             (Some(plan), ..) => Ok(plan),
             (None, Some(fault), _) => Err(fault.into()),
             (None, None, Some(running)) => Ok(running.clone()),
@@ -237,7 +241,7 @@ impl PipelinePlanner {
     /// Passes the batch runs since the last call to the manager.
     fn record_runs(&mut self, request: &PlanRequest) {
         for (variant, ran) in self.runs.since(&request.runs) {
-            self.manager.ran(variant, ran);
+            self.manager.record_runs(variant, ran);
         }
     }
 }

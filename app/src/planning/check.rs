@@ -52,7 +52,7 @@ pub fn check(app: &App, plan: &Plan) -> Result<(), PlanningError> {
 /// Compares the number of partitions of each replica with the layers of its checkpoint. Checkpoints that are not on
 /// this host are checked by the worker that loads them.
 fn check_partitions(app: &App, plan: &Plan) -> Result<(), PlanningError> {
-    for member in Family::of(app).members {
+    for member in Family::from_app(app).members {
         let of = |replica: &Replica| replica.partition.map_or(1, |partition| partition.of);
         let replicas = plan.placement.iter().enumerate();
         let mut split = replicas
@@ -61,15 +61,15 @@ fn check_partitions(app: &App, plan: &Plan) -> Result<(), PlanningError> {
         if split.peek().is_none() {
             continue;
         }
-        let Some(most) = member.most_partitions() else {
+        let Some(max_partitions) = member.max_partitions() else {
             continue;
         };
-        if let Some((index, replica)) = split.find(|(_, replica)| of(replica) > most) {
+        if let Some((index, replica)) = split.find(|(_, replica)| of(replica) > max_partitions) {
             return Err(PlanningError::Partitions {
                 index,
                 variant: member.name,
                 of: of(replica),
-                most,
+                max_partitions,
             });
         }
     }
@@ -79,7 +79,7 @@ fn check_partitions(app: &App, plan: &Plan) -> Result<(), PlanningError> {
 /// Compares each variant's checkpoint with the plan's. Checkpoints that are not on this host are checked by the worker
 /// that loads them.
 fn check_checkpoints(app: &App, plan: &Plan) -> Result<(), PlanningError> {
-    for member in Family::of(app).members {
+    for member in Family::from_app(app).members {
         let replicas = plan.placement.iter().enumerate();
         let replicas = replicas.filter(|(_, replica)| replica.variant == member.name);
         // Read the files of each checkpoint only once.

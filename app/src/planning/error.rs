@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use kaskade_planners::allocate::AllocateError;
 use kaskade_planners::cascade::PlanError;
 use kaskade_planners::gears::GearError;
-use kaskade_planners::manager::ManageError;
+use kaskade_planners::manager::ManagerError;
 use kaskade_policy::invalid::{FileError, Invalid};
 use thiserror::Error;
 
@@ -109,7 +109,7 @@ pub enum PlanningError {
     /// The plan splits a variant into more partitions than possible.
     #[error(
         "placement[{index}].partition: `{variant}` is split into {of} partitions, and {}; plan again with `--app`, or with a new profile",
-        layers_text(*.most)
+        layers_text(*.max_partitions)
     )]
     Partitions {
         /// Index of the replica in the plan.
@@ -119,7 +119,7 @@ pub enum PlanningError {
         /// Number of partitions in the plan.
         of: u32,
         /// Largest number of partitions of the checkpoint.
-        most: u32,
+        max_partitions: u32,
     },
     /// A checkpoint differs from the one that the plan was made for.
     #[error("placement[{index}].checkpoint: {source}")]
@@ -197,11 +197,11 @@ pub enum PlanningError {
     Allocate(#[from] AllocateError),
     /// The pipeline cannot be planned for its demand.
     #[error(transparent)]
-    Manage(#[from] ManageError),
+    Manage(#[from] ManagerError),
 }
 
-fn layers_text(most: u32) -> String {
-    match most {
+fn layers_text(max_partitions: u32) -> String {
+    match max_partitions {
         0 | 1 => "it cannot be split by layers".to_owned(),
         layers => format!("it has {layers} layers to split by"),
     }
@@ -209,7 +209,7 @@ fn layers_text(most: u32) -> String {
 
 impl PlanningError {
     /// Adds the file that the error is about.
-    pub(super) fn of<E: Into<Self>>(path: &Path) -> impl FnOnce(E) -> Self {
+    pub(super) fn in_file<E: Into<Self>>(path: &Path) -> impl FnOnce(E) -> Self {
         move |source| Self::File {
             path: path.to_owned(),
             source: Box::new(source.into()),

@@ -98,9 +98,9 @@ pub fn as_text(profile: &Profile, planned: &GearPlan) -> String {
         plan.made_by,
         units::percent(planned.accuracy),
         micros(planned.p95_us.round() as u64),
-        units::counted(plan.placement.len(), "replica", "replicas"),
-        units::counted(devices_used(plan), "device", "devices"),
-        units::counted(effort.simulations, "simulation", "simulations"),
+        units::count_of(plan.placement.len(), "replica", "replicas"),
+        units::count_of(devices_used(plan), "device", "devices"),
+        units::count_of(effort.simulations, "simulation", "simulations"),
     )
 }
 

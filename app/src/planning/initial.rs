@@ -33,9 +33,9 @@ pub fn of(app: &App) -> Result<Plan, PlanningError> {
 pub fn read(app: &App, path: &std::path::Path) -> Result<Plan, PlanningError> {
     let text = std::fs::read_to_string(path)
         .map_err(PlanningError::UnreadablePlan)
-        .map_err(PlanningError::of(path))?;
-    let plan = Plan::from_json(&text).map_err(PlanningError::of(path))?;
-    check(app, &plan).map_err(PlanningError::of(path))?;
+        .map_err(PlanningError::in_file(path))?;
+    let plan = Plan::from_json(&text).map_err(PlanningError::in_file(path))?;
+    check(app, &plan).map_err(PlanningError::in_file(path))?;
     Ok(plan)
 }
 

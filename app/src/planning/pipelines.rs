@@ -14,7 +14,7 @@ use crate::planning::{PlanningError, allocator};
 /// line.
 pub fn read(file: Option<&Path>, app: Option<&App>) -> Result<Pipeline, PlanningError> {
     if let Some(path) = file {
-        return of_file(path).map_err(PlanningError::of(path));
+        return of_file(path).map_err(PlanningError::in_file(path));
     }
     let (app, config) = app
         .and_then(|app| Some((app, app.pipeline.as_ref()?)))

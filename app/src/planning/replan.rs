@@ -95,7 +95,7 @@ fn plan(
         Some(slo) => slo,
         None => gears::objective(app)?,
     };
-    let promised = running.and_then(|plan| CertifyOptions::of(plan.certificate.as_ref()?));
+    let promised = running.and_then(|plan| CertifyOptions::from_certificate(plan.certificate.as_ref()?));
     let ranges = config.ranges.get();
     let measured =
         running.and_then(|plan| Prior::measured(&plan.gears, &request.measured, ranges as usize, qps_max));

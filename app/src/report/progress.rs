@@ -93,7 +93,7 @@ pub fn timed<T>(work: impl FnOnce() -> T) -> (T, Duration) {
 }
 
 /// Runs work without countable steps, and prints every few seconds that it continues. With `quiet`, prints nothing.
-pub fn while_saying<T>(label: &str, quiet: bool, work: impl FnOnce() -> T) -> T {
+pub fn with_progress_line<T>(label: &str, quiet: bool, work: impl FnOnce() -> T) -> T {
     if quiet {
         return work();
     }

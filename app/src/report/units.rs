@@ -54,13 +54,13 @@ pub fn count(n: u64) -> String {
 }
 
 /// A number of things: `1 gear`, `2 gears`.
-pub fn counted<N: Copy + fmt::Display + PartialEq + From<u8>>(n: N, one: &str, many: &str) -> String {
+pub fn count_of<N: Copy + fmt::Display + PartialEq + From<u8>>(n: N, one: &str, many: &str) -> String {
     let noun = if n == N::from(1) { one } else { many };
     format!("{n} {noun}")
 }
 
 /// A number of things with its thousands apart: `1 request`, `12 000 requests`.
-pub fn counted_apart(n: u64, one: &str, many: &str) -> String {
+pub fn count_with_separators(n: u64, one: &str, many: &str) -> String {
     let noun = if n == 1 { one } else { many };
     format!("{} {noun}", count(n))
 }
@@ -131,9 +131,9 @@ mod tests {
 
     #[test]
     fn one_thing_is_singular() {
-        assert_eq!(counted(1_usize, "gear", "gears"), "1 gear");
-        assert_eq!(counted(0_u64, "gear", "gears"), "0 gears");
-        assert_eq!(counted(2_u32, "ingress", "ingresses"), "2 ingresses");
+        assert_eq!(count_of(1_usize, "gear", "gears"), "1 gear");
+        assert_eq!(count_of(0_u64, "gear", "gears"), "0 gears");
+        assert_eq!(count_of(2_u32, "ingress", "ingresses"), "2 ingresses");
     }
 
     #[test]

@@ -7,7 +7,7 @@ use async_nats::HeaderMap;
 use kaskade_actors::bus::{Bus, BusConfig};
 use kaskade_actors::client::Accepted;
 use kaskade_actors::wire::headers;
-use kaskade_actors::wire::{FeedbackReply, InferReply, InferRequest, RightAnswer};
+use kaskade_actors::wire::{FeedbackLabel, FeedbackReply, InferReply, InferRequest};
 use kaskade_actors::{self as actors, Fault, subjects};
 use kaskade_models::{Inputs, Tensor, TensorError};
 
@@ -158,7 +158,7 @@ impl Client {
     pub async fn feedback(
         &self,
         id: &str,
-        label: RightAnswer,
+        label: FeedbackLabel,
         timeout: Duration,
     ) -> Result<Option<FeedbackReply>, Fault> {
         self.inner.feedback(id, label, timeout).await
@@ -197,9 +197,9 @@ impl Request<'_> {
     ///
     /// # Errors
     /// [`TensorError`] if the number cannot be a tensor.
-    pub fn max_tokens(mut self, most: NonZeroU32) -> Result<Self, TensorError> {
+    pub fn max_tokens(mut self, max_tokens: NonZeroU32) -> Result<Self, TensorError> {
         self.inputs
-            .push(Tensor::from_i64("max_tokens", &[1], &[most.get().into()])?);
+            .push(Tensor::from_i64("max_tokens", &[1], &[max_tokens.get().into()])?);
         Ok(self)
     }
 

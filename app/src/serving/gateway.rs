@@ -164,7 +164,7 @@ fn tokenizers(app: &App) -> Vec<TokenizerPath> {
 
 /// Returns the class names of an app; empty if no variant states them.
 fn labels(app: &App) -> Vec<String> {
-    FamilyClasses::of(app).names().to_vec()
+    FamilyClasses::from_app(app).names().to_vec()
 }
 
 #[cfg(test)]

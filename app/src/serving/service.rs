@@ -136,7 +136,7 @@ impl ServiceBuilder {
     }
 
     /// Selects the first worker of the app.
-    pub fn first_worker(mut self) -> Self {
+    pub fn on_first_worker(mut self) -> Self {
         self.worker = self.app.workers.first().map(|worker| worker.name.to_string());
         self
     }
@@ -207,7 +207,7 @@ impl Service {
     /// file or else an embedded one.
     pub fn builder(app: &App) -> ServiceBuilder {
         ServiceBuilder {
-            family: Family::of(app),
+            family: Family::from_app(app),
             is_checked: false,
             app: app.clone(),
             plan: PlanChoice::App,
@@ -265,7 +265,7 @@ pub fn worker_of(app: &App, role: Role, named: Option<String>) -> Result<String,
             workers: workers(),
         }),
         (None, [only]) => Ok(only.name.to_string()),
-        (None, _) if !role.works() => Ok(String::new()),
+        (None, _) if !role.runs_worker() => Ok(String::new()),
         (None, _) => Err(ServingError::WhichWorker { workers: workers() }),
     }
 }

@@ -1,7 +1,7 @@
 //! Messages in chunks: honest ones of which some are lost, and chunks that claim anything.
 
 use bytes::Bytes;
-use kaskade_actors::wire::chunks::{Assembler, Chunk, cut};
+use kaskade_actors::wire::chunks::{Assembler, Chunk, split};
 
 use crate::script::Script;
 
@@ -25,9 +25,9 @@ pub fn chunks(input: &[u8]) {
             None => claim(&mut assembler, &mut script, now),
         }
         assert!(
-            assembler.held() <= MAX_BYTES,
+            assembler.held_bytes() <= MAX_BYTES,
             "{} bytes are held",
-            assembler.held()
+            assembler.held_bytes()
         );
     }
 }
@@ -51,7 +51,7 @@ impl Sender {
     fn new(message: u64, script: &mut Script<'_>) -> Self {
         let length = script.below(256) + 1;
         let payload: Bytes = (0..length).map(|at| (at as u64 * 7 + message) as u8).collect();
-        let chunks = cut(message, &payload, script.below(64)).collect();
+        let chunks = split(message, &payload, script.below(64)).collect();
         Self {
             payload,
             chunks,
@@ -69,7 +69,7 @@ impl Sender {
         let at = self.next % self.chunks.len();
         let (chunk, bytes) = self.chunks.get(at).expect("a payload has chunks").clone();
         self.next = at + 1;
-        if let Ok(Some(whole)) = assembler.take(chunk, bytes, None, now, now + 1_000) {
+        if let Ok(Some(whole)) = assembler.add(chunk, bytes, None, now, now + 1_000) {
             assert_eq!(whole, self.payload);
         }
     }
@@ -87,7 +87,7 @@ fn claim(assembler: &mut Assembler, script: &mut Script<'_>, now: u64) {
     }
     let bytes = Bytes::from(vec![1; script.below(600)]);
     let until = script.number(2);
-    if let Ok(Some(whole)) = assembler.take(chunk, bytes, Some("reply".into()), now, until) {
+    if let Ok(Some(whole)) = assembler.add(chunk, bytes, Some("reply".into()), now, until) {
         assert!(whole.len() <= MAX_CHUNK);
     }
 }

@@ -12,9 +12,9 @@ use kaskade_actors::wire::{
 use crate::edit::edited;
 use crate::messages::examples;
 use crate::receivers;
+use crate::round_trip::round;
 use crate::script::Script;
-use crate::wire::round;
-use crate::{Target, target};
+use crate::target::{Target, target};
 
 /// The first byte of an input whose other bytes are a message.
 pub const AS_BYTES: u8 = 0;

@@ -6,7 +6,9 @@
 //! | module | holds |
 //! |---|---|
 //! | [`plans`] | plans, profiles, pipelines, traces, and the simulator on any plan that is sound |
-//! | [`wire`] | wire messages and bodies of clients |
+//! | [`wire`] | wire messages |
+//! | [`round_trip`] | messages and bodies of clients that are decoded and encoded again |
+//! | `target` | a target: its name, its body, its limits |
 //! | [`kinds`] | a target for each wire message |
 //! | [`receivers`] | what the receivers of messages do with them |
 //! | [`chunks`] | messages in chunks |
@@ -41,33 +43,17 @@ pub mod names;
 pub mod plans;
 #[cfg(feature = "serving")]
 pub mod receivers;
+#[cfg(feature = "serving")]
+pub mod round_trip;
 pub mod script;
 #[cfg(feature = "serving")]
 pub mod seeds;
+mod target;
 #[cfg(feature = "serving")]
 pub mod wire;
 
-/// A target.
-#[derive(Debug, Clone, Copy)]
-pub struct Target {
-    /// Its name, as cargo-fuzz knows it.
-    pub name: &'static str,
-    /// Its body.
-    pub run: fn(&[u8]),
-    /// Mutations in the smoke run: as many as take a few tenths of a second.
-    pub mutations: u32,
-    /// What one run may allocate in all, KiB beside 256 times its input.
-    pub most_kib: usize,
-}
-
-const fn target(name: &'static str, run: fn(&[u8]), mutations: u32, most_kib: usize) -> Target {
-    Target {
-        name,
-        run,
-        mutations,
-        most_kib,
-    }
-}
+pub use target::Target;
+use target::target;
 
 /// The targets of what planners read and write.
 const PLANNING: &[Target] = &[
@@ -85,7 +71,7 @@ const PLANNING: &[Target] = &[
 #[cfg(feature = "serving")]
 const SERVING: &[Target] = &[
     target("wire", wire::wire, 4_000, 4 << 10),
-    target("body", wire::body, 4_000, 4 << 10),
+    target("body", round_trip::body, 4_000, 4 << 10),
     target("chunks", chunks::chunks, 4_000, 4 << 10),
     target("subjects", names::subjects, 4_000, 1 << 10),
     target("headers", names::headers, 4_000, 1 << 10),

@@ -6,10 +6,10 @@ use bytes::Bytes;
 use kaskade_actors::error::{Code, Fault};
 use kaskade_actors::wire::{
     AuditReport, BranchReply, CertificateFinding, CertificateNotice, CertificateReport, EnergyReport,
-    FanOuts, Feedback, FeedbackReply, GearShift, Heartbeat, Hop, HopAnswer, InferReply, InferRequest,
-    IngressState, LoadCount, LoadDriftNotice, Message, ModelEnergy, ModelInterface, Observation, PlanNotice,
-    PlanReport, PlanRequest, ReplicaBeat, RightAnswer, Runs, ShiftReport, Spent, StageCancel, StageOutcome,
-    StageReply, StageRequest, TensorInterface, Tokens,
+    FanOuts, Feedback, FeedbackLabel, FeedbackReply, GearShift, Heartbeat, Hop, HopAnswer, InferReply,
+    InferRequest, IngressState, LoadCount, LoadDriftNotice, Message, ModelEnergy, ModelInterface,
+    Observation, PlanNotice, PlanReport, PlanRequest, ReplicaBeat, Runs, ShiftReport, Spent, StageCancel,
+    StageOutcome, StageReply, StageRequest, TensorInterface, Tokens,
 };
 use kaskade_models::{Datatype, Tensor};
 use kaskade_policy::certificate_monitor::Counts;
@@ -281,7 +281,7 @@ fn shift() -> ShiftReport {
 fn feedback() -> Feedback {
     Feedback {
         id: "order-17".to_owned(),
-        label: RightAnswer::Class(7),
+        label: FeedbackLabel::Class(7),
     }
 }
 

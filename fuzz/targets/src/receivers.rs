@@ -18,7 +18,7 @@ use kaskade_policy::plan::{CertifiedList, Plan};
 use kaskade_policy::reachability::{IngressStates, IngressView, STATE_VALID_US};
 use serde_json::json;
 
-use crate::wire;
+use crate::round_trip;
 
 /// For a message that its receivers show or pass on, and decide nothing by.
 pub fn none(_: &Bytes) {}
@@ -27,7 +27,7 @@ pub fn none(_: &Bytes) {}
 pub fn json(message: &str, text: &[u8]) {
     let text = Bytes::copy_from_slice(text);
     match message {
-        "InferRequest" | "InferReply" => wire::body(&text),
+        "InferRequest" | "InferReply" => round_trip::body(&text),
         "Feedback" => read_feedback(ContentType::Json, &text),
         "FeedbackReply" => read_feedback_reply(ContentType::Json, &text),
         _ => {}
@@ -36,7 +36,7 @@ pub fn json(message: &str, text: &[u8]) {
 
 /// A client's body.
 pub fn body(bytes: &Bytes) {
-    wire::body(bytes);
+    round_trip::body(bytes);
 }
 
 /// A label, as an ingress reads it.
@@ -116,11 +116,11 @@ pub fn gear_shift(bytes: &Bytes) {
     let shifted = plans.shift(shift.epoch, shift.gear);
     assert_eq!(
         shifted.is_ok(),
-        shift.epoch == 3 && plan.every_gear().nth(shift.gear as usize).is_some()
+        shift.epoch == 3 && plan.all_gears().nth(shift.gear as usize).is_some()
     );
     let gear = plans.gear_of(3).expect("the epoch is known");
     assert!(
-        plan.every_gear().nth(gear as usize).is_some(),
+        plan.all_gears().nth(gear as usize).is_some(),
         "there is no gear {gear}"
     );
 }
@@ -168,9 +168,9 @@ pub fn beat(bytes: &Bytes) {
     liveness.newly_lost(0);
     for replica in &beat.replicas {
         if beat.leaving || replica.unavailable {
-            liveness.beat_leaving(&replica.id, 0);
+            liveness.record_leaving(&replica.id, 0);
         } else {
-            liveness.beat(&replica.id, 0);
+            liveness.record_heartbeat(&replica.id, 0);
         }
     }
     assert!(

@@ -16,9 +16,9 @@ pub(crate) struct LatencyHistograms {
 impl Default for LatencyHistograms {
     fn default() -> Self {
         Self {
-            request: Histogram::of_times(),
-            first_token: Histogram::of_times(),
-            per_token: Histogram::of_times(),
+            request: Histogram::with_time_buckets(),
+            first_token: Histogram::with_time_buckets(),
+            per_token: Histogram::with_time_buckets(),
         }
     }
 }

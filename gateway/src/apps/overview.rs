@@ -114,7 +114,7 @@ impl Overview {
     }
 
     /// Sets the state of the plan's certificates.
-    pub fn watched(&mut self, report: CertificateReport) {
+    pub fn record_certificates(&mut self, report: CertificateReport) {
         self.certificates = Some(report);
     }
 
@@ -255,7 +255,7 @@ fn add_rates<'a>(
         .map(|(name, now)| (name.as_str(), now.busy_s - before(name).busy_s));
     let joules = watts.map(|watts| watts * seconds);
     let busy: BTreeMap<&str, f64> = busy.collect();
-    let shares = energy::attributed(joules, &busy);
+    let shares = energy::energy_by_variant(joules, &busy);
     for (name, now) in &last.models {
         let then = before(name);
         let row = rows.entry(name).or_default();

@@ -18,7 +18,7 @@ use crate::http::api::Api;
 use crate::http::failure::Failure;
 use crate::http::path_params::Path;
 use crate::limits::permits::Permits;
-use crate::state::{GatewayState, Served};
+use crate::state::{GatewayState, ServedApp};
 
 const PAGE: &str = include_str!("dashboard/page.html");
 
@@ -52,7 +52,7 @@ pub(crate) async fn apps(State(shared): State<Arc<GatewayState>>) -> Response<Bo
             |input| json!({"name": input.name, "datatype": input.datatype.name(), "shape": input.shape}),
         );
         let inputs: Vec<Value> = inputs.collect();
-        let chats = app.watched.takes("messages");
+        let chats = app.state.takes("messages");
         listed.push(json!({"name": app.options.name, "inputs": inputs, "chats": chats}));
     }
     json_response(StatusCode::OK, Value::from(listed).to_string())
@@ -73,7 +73,7 @@ pub(crate) async fn events(
 fn stream_of(shared: &GatewayState, app: &str, permits: Permits) -> Result<Response<Body>, Failure> {
     let app = shared.app(app)?;
     let reader = Reader {
-        updates: app.watched.updates.subscribe(),
+        updates: app.state.updates.subscribe(),
         stopping: shared.stopping.subscribe(),
         known: None,
         app,
@@ -95,7 +95,7 @@ fn stream_of(shared: &GatewayState, app: &str, permits: Permits) -> Result<Respo
 
 /// A reader of an app's updates.
 struct Reader {
-    app: Arc<Served>,
+    app: Arc<ServedApp>,
     updates: watch::Receiver<(u64, Arc<str>)>,
     stopping: watch::Receiver<bool>,
     /// Number of the newest update sent.
@@ -122,7 +122,7 @@ impl Reader {
                 break;
             }
         }
-        let (number, all) = self.app.watched.snapshot();
+        let (number, all) = self.app.state.snapshot();
         self.known = Some(number);
         Some(Arc::from(all))
     }

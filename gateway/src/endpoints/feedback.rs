@@ -8,7 +8,7 @@ use axum::body::Body;
 use axum::extract::{Request, State};
 use axum::http::{Response, StatusCode};
 use axum::routing::post;
-use kaskade_actors::wire::{FeedbackReply, RightAnswer};
+use kaskade_actors::wire::{FeedbackLabel, FeedbackReply};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
@@ -60,7 +60,7 @@ async fn label(shared: &GatewayState, request: Request) -> Result<FeedbackReply,
     let body = shared.read_body(&parts, body).await?;
     let asked: FeedbackBody = body::process(body, |body| json_body::read(body)).await?;
     let app = shared.app_or_only(asked.model.as_deref())?;
-    let right = right_answer(asked.label)?;
+    let right = parse_label(asked.label)?;
     let permits = parts.extensions.get::<Permits>();
     let id = asked.request_id;
     if !request_ids::is_of(permits.and_then(Permits::tenant), &id) {
@@ -77,10 +77,10 @@ async fn label(shared: &GatewayState, request: Request) -> Result<FeedbackReply,
     }
 }
 
-fn right_answer(label: Value) -> Result<RightAnswer, Failure> {
-    let class = label.as_u64().map(RightAnswer::Class);
+fn parse_label(label: Value) -> Result<FeedbackLabel, Failure> {
+    let class = label.as_u64().map(FeedbackLabel::Class);
     let text = |label| match label {
-        Value::String(text) => Some(RightAnswer::Text(text)),
+        Value::String(text) => Some(FeedbackLabel::Text(text)),
         _ => None,
     };
     class.or_else(|| text(label)).ok_or_else(|| {
@@ -97,13 +97,13 @@ mod tests {
 
     #[test]
     fn a_label_is_a_number_or_a_text() {
-        assert_eq!(right_answer(json!(7)).unwrap(), RightAnswer::Class(7));
+        assert_eq!(parse_label(json!(7)).unwrap(), FeedbackLabel::Class(7));
         assert_eq!(
-            right_answer(json!("yes")).unwrap(),
-            RightAnswer::Text("yes".to_owned())
+            parse_label(json!("yes")).unwrap(),
+            FeedbackLabel::Text("yes".to_owned())
         );
         for wrong in [json!(-1), json!(0.5), json!(null), json!([1]), json!({})] {
-            let failure = right_answer(wrong).unwrap_err();
+            let failure = parse_label(wrong).unwrap_err();
             assert_eq!(failure.param.as_deref(), Some("label"));
         }
     }

@@ -13,7 +13,7 @@ use kaskade_actors::metrics::CONTENT_TYPE;
 use kaskade_actors::ops::health::{Health, unserved_text};
 
 use crate::metric_names::{ACCEPT_FAILURES, FIRST_TOKEN, PER_TOKEN, REQUEST, SPANS, SPANS_DROPPED};
-use crate::state::{GatewayState, Served};
+use crate::state::{GatewayState, ServedApp};
 
 /// Returns the routes.
 pub(crate) fn routes() -> Router<Arc<GatewayState>> {
@@ -47,15 +47,15 @@ pub(crate) fn not_ready(shared: &GatewayState) -> Option<String> {
 }
 
 /// Returns why requests of an app cannot be answered; `None` if they can.
-pub(crate) fn app_not_ready(shared: &GatewayState, app: &Served) -> Option<String> {
+pub(crate) fn app_not_ready(shared: &GatewayState, app: &ServedApp) -> Option<String> {
     process_not_ready(shared)
         .or_else(|| unreachable(app))
-        .or_else(|| app.watched.not_serving())
+        .or_else(|| app.state.not_serving())
 }
 
 /// Returns why requests of an app to one variant cannot be answered; `None` if they can.
-pub(crate) fn variant_not_ready(app: &Served, variant: &str) -> Option<String> {
-    let lives = app.watched.live().contains_key(variant);
+pub(crate) fn variant_not_ready(app: &ServedApp, variant: &str) -> Option<String> {
+    let lives = app.state.live().contains_key(variant);
     (!lives).then(|| format!("no replica of variant `{variant}` lives"))
 }
 
@@ -67,10 +67,10 @@ pub(crate) fn notes(shared: &GatewayState) -> Vec<String> {
     // An ingress of this process states which stages are not served.
     let follows = !health.is_some_and(Health::has_ingress);
     for app in shared.apps() {
-        let watched = &app.watched;
-        let stages = || unserved_text(&watched.app, &watched.unserved());
+        let app_state = &app.state;
+        let stages = || unserved_text(&app_state.app, &app_state.unserved());
         let note = unreachable(&app).or_else(|| {
-            let reason = follows.then(|| watched.not_serving().or_else(stages));
+            let reason = follows.then(|| app_state.not_serving().or_else(stages));
             reason.flatten()
         });
         notes.extend(note);
@@ -89,12 +89,12 @@ fn process_not_ready(shared: &GatewayState) -> Option<String> {
 }
 
 /// Returns why the gateway does not reach an app.
-fn unreachable(app: &Served) -> Option<String> {
+fn unreachable(app: &ServedApp) -> Option<String> {
     let name = &app.options.name;
     if !app.bus.connection().is_up() {
         return Some(format!("there is no connection to the broker of app `{name}`"));
     }
-    (!app.watched.is_alive())
+    (!app.state.is_alive())
         .then(|| format!("no heartbeat from any process of app `{name}` in the last seconds"))
 }
 

@@ -23,7 +23,6 @@ use axum::routing::{get, post};
 use crate::state::GatewayState;
 
 pub(crate) use embeddings::{NOT_EMBEDDING, embedding, normalise, of_dimensions, prompt_name};
-pub(crate) use sse::put;
 
 /// Returns the routes.
 pub(crate) fn routes() -> Router<Arc<GatewayState>> {

@@ -8,7 +8,7 @@ use axum::routing::get;
 use serde_json::{Map, Value, json};
 
 use crate::endpoints::oip::json_response;
-use crate::endpoints::openai::put;
+use crate::http::json_body::set_field;
 
 /// Returns the route.
 pub(crate) fn routes<S: Clone + Send + Sync + 'static>() -> Router<S> {
@@ -88,7 +88,7 @@ fn operation(summary: &str, body: Option<Value>, answers: &[(&str, Value)], erro
     }
     let mut operation = json!({"summary": summary, "security": [{}, {"key": []}], "responses": responses});
     if let Some(schema) = body {
-        put(
+        set_field(
             &mut operation,
             "requestBody",
             json!({"required": true, "content": {"application/json": {"schema": schema}}}),

@@ -28,7 +28,7 @@ use crate::http::body;
 use crate::http::failure::Failure;
 use crate::http::json_body;
 use crate::requests::call::Call;
-use crate::state::{GatewayState, Served};
+use crate::state::{GatewayState, ServedApp};
 
 /// Largest number of texts in one request.
 const MAX_TEXTS: usize = 2_048;
@@ -115,7 +115,7 @@ fn call(shared: &GatewayState, parts: &Parts, named: Option<&str>) -> Result<Cal
 }
 
 /// Finds the app of a request: named in the header, else in the body, else the only one.
-fn app_of(shared: &GatewayState, parts: &Parts, named: Option<&str>) -> Result<Arc<Served>, Failure> {
+fn app_of(shared: &GatewayState, parts: &Parts, named: Option<&str>) -> Result<Arc<ServedApp>, Failure> {
     let header = parts.headers.get("x-kaskade-app");
     let header = header.and_then(|name| name.to_str().ok());
     shared.app_or_only(header.or(named))

@@ -27,7 +27,7 @@ pub(crate) enum Api {
 
 impl Api {
     /// Returns the API of a path.
-    pub(crate) fn of(path: &str) -> Self {
+    pub(crate) fn from_path(path: &str) -> Self {
         if let Some(remedy) = other_paths::remedy(path) {
             remedy.api
         } else if path.starts_with("/v1/") || path == "/v2/rerank" || VLLM_PATHS.contains(&path) {
@@ -74,14 +74,17 @@ mod tests {
 
     #[test]
     fn every_path_belongs_to_an_api() {
-        assert_eq!(Api::of("/v2/models/a/infer"), Api::Oip);
-        assert_eq!(Api::of("/v1/chat/completions"), Api::OpenAi);
+        assert_eq!(Api::from_path("/v2/models/a/infer"), Api::Oip);
+        assert_eq!(Api::from_path("/v1/chat/completions"), Api::OpenAi);
         for path in TEI_PATHS {
-            assert_eq!(Api::of(path), Api::Tei, "{path}");
+            assert_eq!(Api::from_path(path), Api::Tei, "{path}");
         }
-        assert_eq!(Api::of("/v2/rerank"), Api::OpenAi);
-        assert_eq!(Api::of("/tokenize"), Api::OpenAi);
-        assert_eq!(Api::of("/inference.GRPCInferenceService/ModelInfer"), Api::Grpc);
+        assert_eq!(Api::from_path("/v2/rerank"), Api::OpenAi);
+        assert_eq!(Api::from_path("/tokenize"), Api::OpenAi);
+        assert_eq!(
+            Api::from_path("/inference.GRPCInferenceService/ModelInfer"),
+            Api::Grpc
+        );
     }
 
     #[test]

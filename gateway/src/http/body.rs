@@ -15,6 +15,7 @@ use kaskade_actors::{Code, Fault};
 use tokio::time::{Instant, timeout_at};
 
 use crate::config::Limits;
+use crate::config::MIN_BYTES_PER_PAUSE;
 use crate::http::failure::Failure;
 
 /// A compression of HTTP bodies.
@@ -125,10 +126,6 @@ const DECOMPRESSED_AT_ONCE: u64 = 1 << 20;
 /// Bytes from which a body is processed on a thread of its own; JSON of that size takes milliseconds.
 const LARGE: usize = 256 << 10;
 
-/// Bytes of a body that must arrive within a pause, unless it ends: a client that sends a byte now and then would hold its place
-/// for as long as it likes.
-pub(crate) const MIN_BYTES_PER_PAUSE: usize = 16 << 10;
-
 /// Returns the next piece if it has arrived, and `None` within if the body has ended. Most bodies arrive with their head, but only
 /// the connection's next poll brings them; a timer would cost more than that.
 async fn arrived<S: Stream + Unpin>(pieces: &mut S) -> Option<Option<S::Item>> {
@@ -206,7 +203,7 @@ pub(crate) async fn read(
         return Ok(body);
     };
     // A few bytes may stand for many.
-    beside(move || coding.decompress(&body, limit, count)).await
+    run_blocking(move || coding.decompress(&body, limit, count)).await
 }
 
 /// Processes a body: here, or on a thread of its own if it is large, because this one would serve no other connection meanwhile.
@@ -220,11 +217,11 @@ pub(crate) async fn process<T: Send + 'static>(
     if body.len() < LARGE {
         return work(&body);
     }
-    beside(move || work(&body)).await
+    run_blocking(move || work(&body)).await
 }
 
 /// Runs work that takes long on a thread of its own.
-async fn beside<T: Send + 'static>(
+async fn run_blocking<T: Send + 'static>(
     work: impl FnOnce() -> Result<T, Failure> + Send + 'static,
 ) -> Result<T, Failure> {
     let done = tokio::task::spawn_blocking(work).await;

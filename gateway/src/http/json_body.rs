@@ -1,4 +1,4 @@
-//! Fields of a JSON body: null is read like a missing field, and an error names the field that is wrong.
+//! Fields of JSON bodies. Of a request, null is read like a missing field, and an error names the field that is wrong.
 
 use kaskade_actors::{Code, Fault};
 use serde::de::DeserializeOwned;
@@ -15,6 +15,13 @@ const MAX_VALUES: usize = 4 << 20;
 
 /// Most fields that are searched.
 const MAX_FIELDS: usize = 64;
+
+/// Sets a field of an object.
+pub(crate) fn set_field(object: &mut Value, name: &str, value: Value) {
+    if let Some(object) = object.as_object_mut() {
+        object.insert(name.to_owned(), value);
+    }
+}
 
 /// Reads null like a missing field: many clients write every field that they know.
 pub(crate) fn or_default<'de, D: Deserializer<'de>, T: Default + Deserialize<'de>>(

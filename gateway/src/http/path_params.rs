@@ -20,7 +20,7 @@ impl<S: Send + Sync, T: DeserializeOwned + Send> FromRequestParts<S> for Path<T>
             Ok(axum::extract::Path(names)) => Ok(Self(names)),
             Err(rejection) => {
                 let reason = rejection.body_text();
-                Err(Failure::malformed(reason).response(Api::of(parts.uri.path())))
+                Err(Failure::malformed(reason).response(Api::from_path(parts.uri.path())))
             }
         }
     }

@@ -12,7 +12,7 @@ use hyper::body::{Frame, SizeHint};
 use tokio::sync::Semaphore;
 use tokio::time::{Sleep, sleep};
 
-use crate::http::body::MIN_BYTES_PER_PAUSE;
+use crate::config::MIN_BYTES_PER_PAUSE;
 use crate::http::failure::Failure;
 use crate::http::grpc_status;
 use crate::limits::permits::Permits;

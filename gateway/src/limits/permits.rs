@@ -13,15 +13,15 @@ const SHARE: usize = 8;
 /// Permits of a gateway: one per request in progress.
 pub(crate) struct InProgress {
     permits: Arc<Semaphore>,
-    most: usize,
+    capacity: usize,
 }
 
 impl InProgress {
-    pub(crate) fn new(most: usize) -> Self {
-        let most = most.min(Semaphore::MAX_PERMITS);
+    pub(crate) fn new(capacity: usize) -> Self {
+        let capacity = capacity.min(Semaphore::MAX_PERMITS);
         Self {
-            permits: Arc::new(Semaphore::new(most)),
-            most,
+            permits: Arc::new(Semaphore::new(capacity)),
+            capacity,
         }
     }
 }
@@ -58,9 +58,9 @@ impl Permits {
         of_tenant: Option<OwnedSemaphorePermit>,
     ) -> Result<Self, Failure> {
         let permit = Arc::clone(&gateway.permits).try_acquire_owned().map_err(|_| {
-            let most = gateway.most;
+            let capacity = gateway.capacity;
             Failure::full(format!(
-                "the gateway has its maximum of {most} requests in progress"
+                "the gateway has its maximum of {capacity} requests in progress"
             ))
         })?;
         Ok(Self {
@@ -105,7 +105,7 @@ impl Permits {
 
     /// Returns the largest number of permits that the parts of one request may hold together.
     pub(crate) fn share(&self) -> usize {
-        (self.gateway.most / SHARE).max(1)
+        (self.gateway.capacity / SHARE).max(1)
     }
 
     /// Holds permits for further bytes of the body.

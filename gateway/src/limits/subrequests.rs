@@ -38,10 +38,10 @@ where
     if let Some(permits) = &permits {
         permits.count(requests.len().saturating_sub(1));
     }
-    let most = permits.as_ref().map_or(usize::MAX, Permits::share);
+    let share = permits.as_ref().map_or(usize::MAX, Permits::share);
     let parts = Subrequests {
-        share: most,
-        most,
+        share,
+        max_parallel: share,
         pause: None,
         free: permits.iter().cloned().collect(),
         permits,
@@ -55,7 +55,7 @@ where
                 if let Some(pause) = parts.pause.filter(|_| running.is_empty()) {
                     tokio::time::sleep(jittered(pause)).await;
                 }
-                while running.len() < parts.most
+                while running.len() < parts.max_parallel
                     && let Some(part) = parts.next()
                 {
                     running.push(part);
@@ -64,13 +64,13 @@ where
                 parts.free.extend(permits);
                 match outcome {
                     Outcome::Done(output) => {
-                        parts.most = parts.share.min(parts.most.saturating_add(1));
+                        parts.max_parallel = parts.share.min(parts.max_parallel.saturating_add(1));
                         parts.pause = None;
                         return Some(((number, output), (parts, running)));
                     }
                     Outcome::Requeue(request) => {
                         parts.waiting.push_front((number, request));
-                        parts.most = running.len().max(1);
+                        parts.max_parallel = running.len().max(1);
                         if running.is_empty() {
                             let [first, longest] = PAUSES;
                             parts.pause = Some(parts.pause.map_or(first, |pause| longest.min(2 * pause)));
@@ -95,7 +95,7 @@ struct Subrequests<R, Run> {
     /// Largest number of concurrent parts by the limits.
     share: usize,
     /// Current number of concurrent parts, reduced while the app is overloaded.
-    most: usize,
+    max_parallel: usize,
     /// Pause before the next part if none is running, after the app was overloaded.
     pause: Option<Duration>,
     permits: Option<Permits>,

@@ -21,7 +21,7 @@ use crate::limits::subrequests::{Outcome, run_subrequests};
 use crate::requests::reply_metadata::ReplyMetadata;
 use crate::requests::request_ids;
 use crate::requests::trace::{RequestSpan, of_headers};
-use crate::state::Served;
+use crate::state::ServedApp;
 
 /// Smallest and largest time between the end of a budget and the client's timeout; in between, a twentieth of the
 /// timeout.
@@ -30,7 +30,7 @@ const ANSWER_MARGIN: [Duration; 2] = [Duration::from_millis(20), Duration::from_
 /// A request of a client. Cheap to clone.
 #[derive(Clone)]
 pub(crate) struct Call {
-    pub(crate) app: Arc<Served>,
+    pub(crate) app: Arc<ServedApp>,
     /// Budget of the whole request, counted from `begun`.
     budget: Duration,
     /// Budget of a streamed request, for which a client's timeout applies to a single read.
@@ -60,7 +60,7 @@ impl Call {
     /// # Errors
     /// `KSK0001` for an invalid budget.
     pub(crate) fn new(
-        app: Arc<Served>,
+        app: Arc<ServedApp>,
         headers: &HeaderMap,
         extensions: &Extensions,
         fallback: Duration,
@@ -96,7 +96,7 @@ impl Call {
     fn options(&self, span: &RequestSpan) -> RequestOptions {
         RequestOptions {
             id: request_ids::new(self.permits.as_ref().and_then(Permits::tenant)),
-            has_own_id: true,
+            has_unique_id: true,
             // A part that had to wait gets the remaining budget.
             budget: self.budget.saturating_sub(self.begun.elapsed()),
             trace: span.trace,
@@ -134,7 +134,7 @@ impl Call {
         }
         let answer = self.note(result, &span);
         if let Ok(reply) = &answer {
-            self.app.learn(&inputs, reply);
+            self.app.record_signature(&inputs, reply);
         }
         Outcome::Done(answer)
     }
@@ -252,11 +252,11 @@ impl Call {
         }
         match result {
             Ok(reply) => {
-                self.app.watched.answered(&reply);
+                self.app.state.answered(&reply);
                 Ok(reply)
             }
             Err(fault) => {
-                self.app.watched.failed(&fault);
+                self.app.state.failed(&fault);
                 Err(fault.into())
             }
         }
@@ -288,7 +288,7 @@ impl Call {
 
     /// Returns the energy of an answer, by the variants of its hops; `None` if unknown.
     pub(crate) fn joules(&self, reply: &InferReply) -> Option<Joules> {
-        self.app.watched.joules(reply)
+        self.app.state.joules(reply)
     }
 
     /// Returns the metadata of a reply.

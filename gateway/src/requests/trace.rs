@@ -5,7 +5,7 @@
 use axum::body::Body;
 use axum::http::{HeaderMap, Method, Response};
 use kaskade_actors::Fault;
-use kaskade_actors::dispatch::spans::described;
+use kaskade_actors::dispatch::spans::reply_attributes;
 use kaskade_actors::wire::headers::Trace;
 use kaskade_actors::wire::{InferReply, InferRequest};
 use kaskade_telemetry::{Kind, Span, Value, is_on, record, unix_nanos};
@@ -149,7 +149,7 @@ impl RequestSpan {
         let mut error = None;
         match result {
             Ok(reply) => {
-                attributes.extend(described(reply));
+                attributes.extend(reply_attributes(reply));
                 attributes.extend(self.generated(app, reply));
             }
             Err(fault) => {

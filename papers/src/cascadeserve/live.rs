@@ -119,7 +119,7 @@ impl Bench {
             .validation
             .as_ref()
             .context("the app names no `data.validation` to ask from")?;
-        let family = Family::of(&app);
+        let family = Family::from_app(&app);
         let smallest = family.members.first().context("the app has no variants")?;
         let inputs = Samples::read(set, &smallest.load(smallest.device)?)?.inputs;
         Ok(Self {
@@ -143,7 +143,7 @@ impl Bench {
         ask: impl AsyncFnOnce(Arc<T>, Arc<Mutex<Record>>) -> Duration,
     ) -> anyhow::Result<(Arc<T>, Figures)> {
         let service = Service::builder(&self.app)
-            .first_worker()
+            .on_first_worker()
             .plan(plan.clone())
             .bus(self.bus())
             .start()?;
@@ -172,9 +172,9 @@ impl Bench {
         loop {
             foreign::wait_for_quiet(self.foreign);
             let before = Times::now();
-            let arrivals = Arrivals::of_trace(trace, arrivals::ArrivalProcess::Poisson, 1.0, self.seed);
+            let arrivals = Arrivals::from_trace(trace, arrivals::ArrivalProcess::Poisson, 1.0, self.seed);
             let found = self.serve(plan, RecordingTarget::new, async |target, record| {
-                generator::open_loop(target, generator::paced(arrivals), WARM_UP, record).await
+                generator::open_loop(target, generator::spawn_pacer(arrivals), WARM_UP, record).await
             })?;
             tried += 1;
             let share = before

@@ -54,7 +54,7 @@ pub(super) fn compare(
     answer: usize,
     found: &mut Reproduction,
 ) -> anyhow::Result<Motivation> {
-    let [_, _, opt_30b, opt_66b] = stated::opts();
+    let [_, _, opt_30b, opt_66b] = stated::opt_models();
     let motivation = Motivation {
         speeds: speeds(hardware, &opt_30b, answer)?,
         gigabytes: BATCHES

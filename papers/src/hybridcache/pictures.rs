@@ -43,7 +43,7 @@ pub(super) fn draw(drawn: &Drawn<'_>, out: &Path, found: &mut Reproduction) -> a
     write("recomputation", panels::svg(&again(drawn.motivation))?)?;
     write("layer", bars::svg(&layers(drawn.motivation))?)?;
     write("lines", panels::svg(&lines(drawn.lines))?)?;
-    for shape in stated::opts() {
+    for shape in stated::opt_models() {
         let picture = throughput(drawn.runs, &shape.name);
         write(&format!("throughput-{}", shape.name), bars::svg(&picture)?)?;
     }

@@ -88,7 +88,7 @@ fn ratio(run: &Run) -> f64 {
 /// When a request does not fit.
 pub(super) fn ablation(hardware: &Hardware, load: &Load) -> anyhow::Result<Vec<Run>> {
     let mut runs = Vec::new();
-    for shape in stated::opts() {
+    for shape in stated::opt_models() {
         for mode in [Mode::Act, Mode::Even, Mode::Algorithm1, Mode::Hybrid] {
             runs.push(field::run(hardware, &shape, load, mode)?);
         }
@@ -176,7 +176,7 @@ fn ratio_of(hardware: &Hardware, run: &Run, paper: f64) -> Claim {
 
 /// The rate of KV Gen at which the two slopes give OPT-30B the paper's ratio, operations per second.
 pub(super) fn implied_flops(hardware: &Hardware) -> f64 {
-    let [_, _, opt_30b, _] = stated::opts();
+    let [_, _, opt_30b, _] = stated::opt_models();
     let [.., (_, paper), _] = RATIOS;
     opt_30b.width as f64 * hardware.link_bytes_per_s / paper
 }
@@ -189,7 +189,7 @@ fn whole(run: &Run) -> f64 {
 
 /// Throughput over ACT only by model, for the picture of the ablation.
 pub(super) fn speeds(runs: &[Run]) -> Vec<(String, Vec<f64>)> {
-    let models = stated::opts().map(|shape| shape.name);
+    let models = stated::opt_models().map(|shape| shape.name);
     let of = |model: &String, mode: Mode| {
         let run = runs.iter().find(|run| run.model == *model && run.mode == mode);
         run.map_or(f64::NAN, Run::speed)
@@ -217,7 +217,7 @@ pub(super) fn recomputed(
     let requests = setup.limits.requests;
     let step = |share: f64| {
         machine
-            .step_again(&setup, load, load.prompt + 1, requests, share)
+            .step_with_recomputation(&setup, load, load.prompt + 1, requests, share)
             .seconds
     };
     let whole = step(0.0);

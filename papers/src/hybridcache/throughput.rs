@@ -32,7 +32,7 @@ const MAX_OVER_KV: f64 = 2.33;
 /// When a request does not fit.
 pub(super) fn run(hardware: &Hardware, loads: &[Load], quiet: bool) -> anyhow::Result<Vec<Run>> {
     let mut runs = Vec::new();
-    let shapes = stated::opts();
+    let shapes = stated::opt_models();
     let mut progress = Progress::begin("models", shapes.len() as u64, quiet);
     for shape in &shapes {
         for load in loads {
@@ -59,7 +59,7 @@ pub(super) fn compare(
     found.claims.push(over_kv(hardware, loads, runs)?);
     found
         .claims
-        .extend(stated::opts().map(|shape| by_prompt(runs, &shape.name)));
+        .extend(stated::opt_models().map(|shape| by_prompt(runs, &shape.name)));
     found.claims.push(by_size(runs));
     found.claims.push(over_act(runs));
     found.claims.push(act_over_kv(hardware, runs));
@@ -158,7 +158,7 @@ fn gain_at(hardware: &Hardware, flops: f64, loads: &[Load]) -> anyhow::Result<f6
         ..hardware.clone()
     };
     let mut runs = Vec::new();
-    for shape in stated::opts() {
+    for shape in stated::opt_models() {
         for load in loads {
             for mode in [Mode::Hybrid, Mode::Kv] {
                 runs.push(field::run(&other, &shape, load, mode)?);
@@ -169,7 +169,7 @@ fn gain_at(hardware: &Hardware, flops: f64, loads: &[Load]) -> anyhow::Result<f6
 }
 
 fn by_size(runs: &[Run]) -> Claim {
-    let models = stated::opts().map(|shape| shape.name);
+    let models = stated::opt_models().map(|shape| shape.name);
     let each = models
         .iter()
         .map(|model| (model, mean_of_model(runs, model, Mode::Hybrid, Mode::Kv)));

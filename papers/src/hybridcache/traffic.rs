@@ -54,7 +54,7 @@ impl Pair {
 /// # Errors
 /// When a request does not fit.
 pub(super) fn run(hardware: &Hardware, loads: &[Load]) -> anyhow::Result<Vec<Pair>> {
-    let [_, _, opt_30b, _] = stated::opts();
+    let [_, _, opt_30b, _] = stated::opt_models();
     let mut pairs = Vec::new();
     for requests in BATCHES {
         for load in loads {

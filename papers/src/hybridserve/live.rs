@@ -16,7 +16,7 @@ use kaskade_app::family::Family;
 use kaskade_app::load::arrivals::{ArrivalProcess, Arrivals};
 use kaskade_app::load::generator;
 use kaskade_app::load::record::{Figures, Record};
-use kaskade_app::load::requests::{Questions, Set};
+use kaskade_app::load::requests::{RequestSender, RequestSet};
 use kaskade_app::measure::meter::Meter;
 use kaskade_app::planning::{self, initial};
 use kaskade_app::report::progress::say;
@@ -91,9 +91,9 @@ impl Bench {
             "`{}` is a pipeline, and this measures a cascade of one task; `kaskade-papers loki --live` takes pipelines",
             app.name
         );
-        let beside = file.with_file_name(format!("{}.profile.json", app.name));
-        let named = if beside.exists() {
-            beside
+        let named_profile = file.with_file_name(format!("{}.profile.json", app.name));
+        let named = if named_profile.exists() {
+            named_profile
         } else {
             file.with_file_name("profile.json")
         };
@@ -119,7 +119,7 @@ impl Bench {
             .as_ref()
             .or(app.data.validation.as_ref())
             .context("the app names no labelled data to ask from")?;
-        let family = Family::of(&app);
+        let family = Family::from_app(&app);
         let smallest = family.members.first().context("the app has no variants")?;
         let samples = Samples::read(set, &smallest.load(smallest.device)?)?;
         Ok(Self {
@@ -137,7 +137,7 @@ impl Bench {
         let bus = BusConfig::new(self.app.name.as_str());
         let service = Service::builder(&self.app)
             .family(family.clone())
-            .first_worker()
+            .on_first_worker()
             .plan(plan.clone())
             .bus(bus.clone())
             .start()?;
@@ -150,14 +150,17 @@ impl Bench {
         let client = Client::connect_with(bus, self.app.name.as_str())
             .await?
             .budget(BUDGET);
-        let target = Arc::new(Questions::new(client.clone(), Set::Samples(self.samples.clone())));
+        let target = Arc::new(RequestSender::new(
+            client.clone(),
+            RequestSet::Samples(self.samples.clone()),
+        ));
         let record = Arc::new(Mutex::new(Record::new(self.app.slo.duration())?));
         let arrivals = Arrivals::generated(ArrivalProcess::Poisson, qps, WARM_UP + self.length, self.seed);
-        let mut meter = Meter::of(self.app.device, &(&self.app.power).into())?;
+        let mut meter = Meter::open(self.app.device, &(&self.app.power).into())?;
         let begun = meter.begin();
         let run = generator::open_loop(
             Arc::clone(&target),
-            generator::paced(arrivals),
+            generator::spawn_pacer(arrivals),
             WARM_UP,
             Arc::clone(&record),
         );

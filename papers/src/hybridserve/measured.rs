@@ -28,7 +28,7 @@ pub(super) fn profiles(apps: &[PathBuf]) -> anyhow::Result<Vec<Profile>> {
         let own = OWN.into_iter().map(Profile::from_json);
         return Ok(own.collect::<Result<_, _>>()?);
     }
-    apps.iter().map(|app| beside(app)).collect()
+    apps.iter().map(|app| profile_of(app)).collect()
 }
 
 /// Compares measured families.
@@ -48,7 +48,7 @@ pub(super) fn compare(
 }
 
 /// The profile beside an app's file.
-fn beside(file: &Path) -> anyhow::Result<Profile> {
+fn profile_of(file: &Path) -> anyhow::Result<Profile> {
     let app = App::load(file)?;
     let path = file.with_file_name("profile.json");
     let text = std::fs::read_to_string(&path).with_context(|| {

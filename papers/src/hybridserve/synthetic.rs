@@ -93,7 +93,7 @@ pub fn busy_load(profile: &Profile, cascade: &Plan, options: &PlacementOptions, 
         ..options.clone()
     };
     match plan_placement(profile, cascade, &beyond) {
-        Err(PlacementError::Overloaded { most_qps, .. }) => busy * most_qps,
+        Err(PlacementError::Overloaded { max_qps, .. }) => busy * max_qps,
         _ => 1.0,
     }
 }

@@ -36,7 +36,7 @@ pub(super) fn compare(pipeline: &Pipeline, args: &Args, found: &mut Reproduction
     let (claim, assumed) = optimality(pipeline, args)?;
     found.claims.push(claim);
     found.assumptions.push(assumed);
-    let phases = Phases::of(pipeline, args.workers)?;
+    let phases = Phases::new(pipeline, args.workers)?;
     found.claims.extend(planner(pipeline, &phases, args.workers)?);
     found.claims.push(balancer(pipeline, &phases, args.workers)?);
     Ok(())
@@ -58,14 +58,14 @@ fn instance(pipeline: &Pipeline) -> (Pipeline, Solver, String) {
 /// F2 with one batch size per variant is F1, and the planner is near both and under its bound.
 fn optimality(pipeline: &Pipeline, args: &Args) -> anyhow::Result<(Claim, String)> {
     let (small, solver, assumed) = instance(pipeline);
-    let phases = Phases::of(&small, args.workers)?;
+    let phases = Phases::new(&small, args.workers)?;
     let options = AllocateOptions {
         solver,
         ..AllocateOptions::default()
     };
     let exact = Allocator::new(small.clone(), options)?;
     let quick = Allocator::new(small, AllocateOptions::default())?;
-    let (from, to) = (phases.hardware.served_qps, phases.most_qps());
+    let (from, to) = (phases.hardware.served_qps, phases.max_qps());
     let mut progress = Progress::begin("F1 and F2", u64::from(SOLVED), args.json);
     let (mut apart, mut several, mut behind, mut beyond) = (0.0_f64, 0.0_f64, 0.0_f64, 0);
     for step in 1..=SOLVED {
@@ -107,7 +107,7 @@ fn planner(pipeline: &Pipeline, phases: &Phases, workers: u32) -> anyhow::Result
     let allocator = Allocator::new(pipeline.clone(), AllocateOptions::default())?;
     let (mut times, mut gaps, mut above) = (Vec::new(), Vec::new(), 0);
     for step in 1..=DEMANDS {
-        let demand = phases.most_qps() * f64::from(step) / f64::from(DEMANDS);
+        let demand = phases.max_qps() * f64::from(step) / f64::from(DEMANDS);
         let begun = Instant::now();
         let allocation = allocator.allocate(demand, workers)?;
         times.push(begun.elapsed().as_secs_f64());
@@ -157,7 +157,7 @@ fn planner(pipeline: &Pipeline, phases: &Phases, workers: u32) -> anyhow::Result
 fn balancer(pipeline: &Pipeline, phases: &Phases, workers: u32) -> anyhow::Result<Claim> {
     const ROUNDS: u32 = 10_000;
     let allocator = Allocator::new(pipeline.clone(), AllocateOptions::default())?;
-    let demand = f64::midpoint(phases.hardware.served_qps, phases.most_qps());
+    let demand = f64::midpoint(phases.hardware.served_qps, phases.max_qps());
     let allocation = allocator.allocate(demand, workers)?;
     let balancer = Balancer::new(pipeline, &allocation.instances);
     let begun = Instant::now();

@@ -55,7 +55,7 @@ impl Phases {
     ///
     /// # Errors
     /// An error if a capacity cannot be planned.
-    pub(super) fn of(pipeline: &Pipeline, workers: u32) -> anyhow::Result<Self> {
+    pub(super) fn new(pipeline: &Pipeline, workers: u32) -> anyhow::Result<Self> {
         Ok(Self {
             hardware: capacity(pipeline, AllocationPolicy::HardwareOnly, workers)?,
             first_kept: capacity(&first_kept(pipeline)?, AllocationPolicy::Loki, workers)?,
@@ -64,7 +64,7 @@ impl Phases {
     }
 
     /// Returns the capacity at any accuracy, requests/s.
-    pub(super) fn most_qps(&self) -> f64 {
+    pub(super) fn max_qps(&self) -> f64 {
         self.most.served_qps
     }
 
@@ -88,7 +88,7 @@ fn capacity(pipeline: &Pipeline, policy: AllocationPolicy, workers: u32) -> anyh
     Ok(Capacity {
         served_qps: allocation.served_qps,
         accuracy: allocation.accuracy,
-        bound_qps: allocator.most_qps(workers),
+        bound_qps: allocator.max_qps(workers),
     })
 }
 
@@ -147,8 +147,8 @@ fn chain(pipeline: &Pipeline) -> anyhow::Result<Pipeline> {
 pub(super) fn compare(field: &Field, args: &Args, found: &mut Reproduction) -> anyhow::Result<()> {
     let chain = chain(&field.pipeline)?;
     let (two, all) = (
-        Phases::of(&chain, field.workers)?,
-        Phases::of(&field.pipeline, field.workers)?,
+        Phases::new(&chain, field.workers)?,
+        Phases::new(&field.pipeline, field.workers)?,
     );
     found.claims.push(simulated(field, &all)?);
     found
@@ -164,8 +164,8 @@ pub(super) fn compare(field: &Field, args: &Args, found: &mut Reproduction) -> a
 }
 
 /// The largest even load of which at most [`MISSES`] of the requests miss their objective, requests/s.
-fn sustained(field: &Field, contestant: Contestant, most_qps: f64) -> anyhow::Result<(f64, f64)> {
-    let (mut low, mut high, mut accuracy) = (0.0, most_qps, f64::NAN);
+fn sustained(field: &Field, contestant: Contestant, max_qps: f64) -> anyhow::Result<(f64, f64)> {
+    let (mut low, mut high, mut accuracy) = (0.0, max_qps, f64::NAN);
     for _ in 0..8 {
         let middle = f64::midpoint(low, high);
         let run = field.under(Trace::constant(middle, EVEN_S)?).play(contestant)?;

@@ -197,7 +197,7 @@ impl Field {
     pub(super) fn play(&self, contestant: Contestant) -> anyhow::Result<Run> {
         let mut manager = self.manager(contestant)?;
         let first_qps = self.trace.rates().first().copied().unwrap_or(0.0);
-        let first = manager.begin(first_qps.max(DemandOptions::default().min_rate), 0)?;
+        let first = manager.first_plan(first_qps.max(DemandOptions::default().min_rate), 0)?;
         let slo_us = self.pipeline.slo_us;
         let config = SimConfig {
             seed: self.seed,

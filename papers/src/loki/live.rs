@@ -101,7 +101,7 @@ impl Live {
         }
         let config = app.pipeline.clone().unwrap_or(config);
         let root = config.root().and_then(|task| task.variants.first());
-        let members = Family::of(&app).members;
+        let members = Family::from_app(&app).members;
         let root = members
             .iter()
             .find(|member| root.is_some_and(|root| root.as_str() == member.name));

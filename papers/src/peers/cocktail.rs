@@ -67,22 +67,32 @@ pub struct CocktailPlan {
     pub max_devices: usize,
 }
 
-/// All ensembles of at most `most` members that no other dominates in accuracy and work, ascending in both.
+/// All ensembles of at most `max_members` members that no other dominates in accuracy and work, ascending in both.
 ///
 /// # Errors
 /// A [`GearError`] if the profile or an option is unusable.
-pub fn ensembles(profile: &Profile, options: &GearOptions, most: usize) -> Result<Vec<Ensemble>, GearError> {
+pub fn ensembles(
+    profile: &Profile,
+    options: &GearOptions,
+    max_members: usize,
+) -> Result<Vec<Ensemble>, GearError> {
     let models = Models::checked(profile, options)?;
     let mut found = Vec::new();
-    extend(profile, &models, most, &[], &mut found);
+    extend(profile, &models, max_members, &[], &mut found);
     Ok(pareto_front(found, |ensemble: &Ensemble| Place {
         cost: ensemble.work_s,
         gain: ensemble.accuracy,
     }))
 }
 
-fn extend(profile: &Profile, models: &Models, most: usize, members: &[usize], found: &mut Vec<Ensemble>) {
-    if members.len() >= most {
+fn extend(
+    profile: &Profile,
+    models: &Models,
+    max_members: usize,
+    members: &[usize],
+    found: &mut Vec<Ensemble>,
+) {
+    if members.len() >= max_members {
         return;
     }
     let next = members.last().map_or(0, |last| last + 1);
@@ -90,10 +100,13 @@ fn extend(profile: &Profile, models: &Models, most: usize, members: &[usize], fo
         let variants: Vec<usize> = members.iter().copied().chain([variant]).collect();
         found.push(Ensemble {
             accuracy: accuracy(profile, &variants),
-            work_s: variants.iter().map(|variant| models.working_s(*variant)).sum(),
+            work_s: variants
+                .iter()
+                .map(|variant| models.batched_time_s(*variant))
+                .sum(),
             variants: variants.clone(),
         });
-        extend(profile, models, most, &variants, found);
+        extend(profile, models, max_members, &variants, found);
     }
 }
 
@@ -123,15 +136,15 @@ fn accuracy(profile: &Profile, variants: &[usize]) -> f64 {
 ///
 /// # Errors
 /// A [`GearError`] if the profile or an option is unusable, or no ensemble is accurate enough.
-pub fn choose(profile: &Profile, options: &GearOptions, most: usize) -> Result<Ensemble, GearError> {
-    let all = ensembles(profile, options, most)?;
-    let models = Models::of(profile, options);
+pub fn choose(profile: &Profile, options: &GearOptions, max_members: usize) -> Result<Ensemble, GearError> {
+    let all = ensembles(profile, options, max_members)?;
+    let models = Models::from_profile(profile, options);
     let reached = all.last().map_or(0.0, |best| best.accuracy);
     let cheapest = all.first().cloned();
     let chosen = match options.slo {
         Slo::Accuracy { at_least } => all.into_iter().find(|ensemble| ensemble.accuracy >= at_least),
         Slo::Latency { p95_us } => {
-            let fast = |member: &usize| 2e6 * models.alone_s(*member) <= p95_us as f64;
+            let fast = |member: &usize| 2e6 * models.run_time_s(*member) <= p95_us as f64;
             let found = all
                 .into_iter()
                 .rfind(|ensemble| ensemble.variants.iter().all(fast));
@@ -165,7 +178,7 @@ pub fn plan_cocktail(
     let mut plan = bare(profile, options, ensemble, autoscale, &models);
     for model in members(ensemble) {
         let name = models.name(model);
-        for index in 0..schedule.add(name, models.working_s(model)) {
+        for index in 0..schedule.add(name, models.batched_time_s(model)) {
             plan.placement.push(Replica::whole(
                 format!("{name}-{index}"),
                 name,
@@ -201,7 +214,7 @@ pub fn plan_period(
     let mut devices = options.devices.iter().cycle();
     for model in members(ensemble) {
         let name = models.name(model);
-        let wanted = replicas(options.qps_max, models.working_s(model), autoscale);
+        let wanted = replicas(options.qps_max, models.batched_time_s(model), autoscale);
         for (index, spec) in (0..wanted.min(options.devices.len())).zip(&mut devices) {
             plan.placement.push(Replica::whole(
                 format!("{name}-{index}"),

@@ -4,7 +4,7 @@ use kaskade_planners::allocate::{
     Allocate, AllocateError, AllocateOptions, AllocateTasks, Allocation, AllocationPolicy, Allocator, Scaling,
 };
 use kaskade_planners::balance::{Balancer, Instances};
-use kaskade_policy::pipeline::{PathAccuracy, Pipeline, Task, Tree};
+use kaskade_policy::pipeline::{PathAccuracy, Pipeline, Task, TaskTree};
 
 /// Proteus: it scales accuracy and not hardware, and "handles each task in the pipeline independently".
 ///
@@ -34,13 +34,13 @@ struct App {
 impl App {
     /// The share of a demand that a number of workers can serve.
     fn served(&self, demand: f64, workers: u32) -> f64 {
-        let needed = self.allocator.least_load().unwrap_or(f64::INFINITY) * demand;
+        let needed = self.allocator.min_load().unwrap_or(f64::INFINITY) * demand;
         (f64::from(workers) / needed).min(1.0)
     }
 
     /// Gain of accuracy by one more worker, summed over the requests of a second.
     fn gain(&self, demand: f64, workers: u32) -> f64 {
-        let worth = |workers: u32| demand * self.allocator.accuracy_at_most(f64::from(workers) / demand);
+        let worth = |workers: u32| demand * self.allocator.max_accuracy(f64::from(workers) / demand);
         worth(workers + 1) - worth(workers)
     }
 }
@@ -53,7 +53,7 @@ impl PerTask {
     pub fn new(pipeline: Pipeline, options: AllocateOptions) -> Result<Self, AllocateError> {
         let unsound = |invalid| AllocateError::Pipeline(Box::new(invalid));
         pipeline.validate().map_err(unsound)?;
-        let tree = Tree::of(&pipeline).map_err(unsound)?;
+        let tree = TaskTree::new(&pipeline).map_err(unsound)?;
         let depth = tree
             .sinks
             .iter()
@@ -193,7 +193,7 @@ fn alone(pipeline: &Pipeline, task: &Task, slo_us: u64) -> Pipeline {
 }
 
 /// Requests that reach a task per request at the root, with the most accurate variants upstream.
-fn arriving(pipeline: &Pipeline, tree: &Tree, task: usize) -> f64 {
+fn arriving(pipeline: &Pipeline, tree: &TaskTree, task: usize) -> f64 {
     let trail = tree.trail(task);
     let steps = trail.windows(2).filter_map(|step| {
         let [from, to] = step else { return None };

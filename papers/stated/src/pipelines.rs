@@ -129,7 +129,7 @@ fn variant((name, accuracy, base_us, request_us): &Stated) -> TaskVariant {
 
 #[cfg(test)]
 mod tests {
-    use kaskade_policy::pipeline::Tree;
+    use kaskade_policy::pipeline::TaskTree;
 
     use super::*;
 
@@ -137,14 +137,14 @@ mod tests {
     fn the_stated_pipeline_is_sound() {
         let pipeline = stated();
         pipeline.validate().unwrap();
-        assert_eq!(Tree::of(&pipeline).unwrap().sinks, vec![1, 2]);
+        assert_eq!(TaskTree::new(&pipeline).unwrap().sinks, vec![1, 2]);
     }
 
     #[test]
     fn the_social_pipeline_is_a_sound_chain() {
         let pipeline = stated_social();
         pipeline.validate().unwrap();
-        assert_eq!(Tree::of(&pipeline).unwrap().sinks, vec![1]);
+        assert_eq!(TaskTree::new(&pipeline).unwrap().sinks, vec![1]);
         let captions = pipeline.tasks[0].variants[4].multiplicity("caption");
         assert!((captions - 1.0).abs() < 1e-12);
     }

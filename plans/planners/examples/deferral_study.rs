@@ -65,7 +65,9 @@ impl Source {
 }
 
 fn family(profile: &Profile) -> Family {
-    Family::observing(profile, BATCH, Minimise::Energy).unwrap().0
+    Family::with_observations(profile, BATCH, Minimise::Energy)
+        .unwrap()
+        .0
 }
 
 /// A mean over splits.
@@ -197,7 +199,7 @@ fn study(source: &Source, splits: u64) -> (Areas, usize) {
             exact_steps: STEPS,
         };
         let whole = area(&curve(&planned, &search), &planned, &judged);
-        let subsets = area(&envelope(&planned.unobserved()), &planned, &judged);
+        let subsets = area(&envelope(&planned.without_observations()), &planned, &judged);
         let both = envelope(&planned);
         let learned = area(&both, &planned, &judged);
         areas.whole.values.push(whole);

@@ -27,7 +27,7 @@ mod standby;
 
 use std::collections::BTreeMap;
 
-use kaskade_policy::pipeline::{Pipeline, Tree};
+use kaskade_policy::pipeline::{Pipeline, TaskTree};
 
 pub use crate::balance::Instances;
 pub use allocation::{Allocation, PathShare, Scaling};
@@ -101,7 +101,7 @@ impl Allocator {
         pipeline
             .validate()
             .map_err(|invalid| AllocateError::Pipeline(Box::new(invalid)))?;
-        let tree = Tree::of(&pipeline).map_err(|invalid| AllocateError::Pipeline(Box::new(invalid)))?;
+        let tree = TaskTree::new(&pipeline).map_err(|invalid| AllocateError::Pipeline(Box::new(invalid)))?;
         let best = || {
             let most = |task: usize| Some(pipeline.tasks.get(task)?.most_accurate()?.0);
             let paths = Paths::new(&pipeline, &tree, |task, variant| most(task) == Some(variant))?;
@@ -167,7 +167,7 @@ impl Allocator {
         let (scaler, found) = match (&self.all, &self.best) {
             (Some(all), _) => (all, all.served(demand_qps, workers, options)),
             // Without accuracy scaling, demand beyond the hardware's capacity is overload.
-            (None, Some(best)) => (best, best.most(demand_qps, workers, options)),
+            (None, Some(best)) => (best, best.max_served(demand_qps, workers, options)),
             (None, None) => return Err(AllocateError::TooFewWorkers { tasks, workers }),
         };
         let found = found.ok_or(AllocateError::TooFewWorkers { tasks, workers })?;
@@ -198,21 +198,21 @@ impl Allocator {
     }
 
     /// Workers that a request/s at the root keeps busy at least, with the variants that the policy allows, fractions included; proven.
-    pub fn least_load(&self) -> Option<f64> {
+    pub fn min_load(&self) -> Option<f64> {
         let scaler = self.all.as_ref().or(self.best.as_ref());
-        scaler.and_then(|scaler| scaler.least_load())
+        scaler.and_then(|scaler| scaler.min_load())
     }
 
     /// The best accuracy that this many workers per request/s could give, fractions of them included; 0 where they cannot serve it.
-    pub fn accuracy_at_most(&self, load: f64) -> f64 {
+    pub fn max_accuracy(&self, load: f64) -> f64 {
         let scaler = self.all.as_ref().or(self.best.as_ref());
         scaler.map_or(0.0, |scaler| scaler.worth_at_most(load))
     }
 
     /// Requests/s at the root that no allocation to this many workers exceeds, fractions of workers included, with the variants that the
     /// policy allows; proven.
-    pub fn most_qps(&self, workers: u32) -> f64 {
-        self.least_load()
+    pub fn max_qps(&self, workers: u32) -> f64 {
+        self.min_load()
             .map_or(f64::INFINITY, |load| f64::from(workers) / load)
     }
 

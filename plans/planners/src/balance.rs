@@ -16,7 +16,7 @@ use std::collections::BTreeMap;
 
 use serde::Serialize;
 
-use kaskade_policy::pipeline::{Pipeline, Tree};
+use kaskade_policy::pipeline::{Pipeline, TaskTree};
 
 /// Capacity below this share of the whole is not left over but rounding.
 const NOTHING_LEFT: f64 = 1e-6;
@@ -58,7 +58,7 @@ pub struct Balancer {
     tasks: Vec<Vec<usize>>,
     /// Tasks, the root's first.
     order: Vec<usize>,
-    tree: Tree,
+    tree: TaskTree,
     profiled: Option<BTreeMap<Vec<(usize, usize)>, f64>>,
 }
 
@@ -132,7 +132,7 @@ pub struct Balanced {
 impl Balancer {
     /// Prepares instances of a checked pipeline. Instances of unknown tasks and variants serve nothing.
     pub fn new(pipeline: &Pipeline, instances: &[Instances]) -> Self {
-        let tree = Tree::of(pipeline).unwrap_or_default();
+        let tree = TaskTree::new(pipeline).unwrap_or_default();
         let hosts: Vec<Host> = instances.iter().map(|own| host(pipeline, &tree, own)).collect();
         let mut tasks = vec![Vec::new(); pipeline.tasks.len()];
         for (place, host) in hosts.iter().enumerate() {
@@ -313,7 +313,7 @@ impl Balancer {
     }
 }
 
-fn host(pipeline: &Pipeline, tree: &Tree, own: &Instances) -> Host {
+fn host(pipeline: &Pipeline, tree: &TaskTree, own: &Instances) -> Host {
     let unknown = Host {
         place: (usize::MAX, usize::MAX),
         accuracy: 0.0,

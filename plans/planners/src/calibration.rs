@@ -82,7 +82,7 @@ pub fn calibrate(estimator: Estimator, samples: &[Labelled<'_>]) -> Result<Calib
 }
 
 /// Fits the temperature of an estimator on some samples and applies it to all of a validation set. A cascade can be certified on the
-/// samples that the fit did not use ([`crate::certify::parts`]).
+/// samples that the fit did not use ([`crate::certify::split_samples`]).
 ///
 /// # Errors
 /// A [`ConfidenceError`] naming the sample, if one is unusable or a set is empty.
@@ -96,7 +96,7 @@ pub fn calibrate_on(
     let correct = each(samples, is_correct)?;
     let error_of = |calibration: Calibration| {
         let probabilities = each(samples, |sample| calibration.probability(&sample.scores))?;
-        ece(&probabilities, &correct, BINS)
+        expected_calibration_error(&probabilities, &correct, BINS)
     };
     let ece_before = error_of(before)?;
     let fit = match estimator {
@@ -160,7 +160,11 @@ pub(crate) fn fit_temperature(samples: &[Labelled<'_>]) -> Result<TemperatureFit
 /// # Errors
 /// [`ConfidenceError::BadColumns`] if the columns differ in length or are empty, or there is no bin;
 /// [`ConfidenceError::GivenOutOfRange`] if a probability is not in [0, 1].
-pub fn ece(probabilities: &[f64], correct: &[bool], bins: usize) -> Result<f64, ConfidenceError> {
+pub fn expected_calibration_error(
+    probabilities: &[f64],
+    correct: &[bool],
+    bins: usize,
+) -> Result<f64, ConfidenceError> {
     if probabilities.len() != correct.len() || probabilities.is_empty() || bins == 0 {
         return Err(ConfidenceError::BadColumns {
             probabilities: probabilities.len(),

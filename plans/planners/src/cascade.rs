@@ -7,7 +7,9 @@ use std::collections::BTreeMap;
 use serde::Serialize;
 use thiserror::Error;
 
-use crate::certify::{self, CertifyError, CertifyOptions, HeldOut, Passed, Tested, held_out};
+use crate::certify::{
+    self, CertificationCounts, CertifyError, CertifyOptions, HeldOut, PassedCascade, held_out,
+};
 use crate::skips::{Dropped, Pruned, Skips, Split, SplitOutcome, add_skips, prune, trim};
 use crate::thresholds::{
     Baseline, CascadeOutcome, CostBasis, Exits, Family, FamilyError, Frontier, Minimise, NonInferiorityTest,
@@ -123,7 +125,7 @@ pub struct CascadePlan {
     /// The expected results of the plan.
     pub estimates: Estimates,
     /// Result of the certification; `None` for an objective that is not certified.
-    pub certification: Option<Tested>,
+    pub certification: Option<CertificationCounts>,
 }
 
 /// Expected results, from the validation set.
@@ -203,7 +205,7 @@ pub enum PlanError {
 pub fn plan_cascade(profile: &Profile, options: &CascadeOptions) -> Result<CascadePlan, PlanError> {
     check(options)?;
     let (family, basis) = if options.learn_scores {
-        Family::observing(profile, options.batch, options.minimise)?
+        Family::with_observations(profile, options.batch, options.minimise)?
     } else {
         Family::minimising(profile, options.batch, options.minimise)?
     };
@@ -278,9 +280,9 @@ struct ChosenCascade {
     outcome: CascadeOutcome,
     /// Certificate of the cascade, and the certification part.
     certified: Option<(Certificate, Family)>,
-    tested: Option<Tested>,
+    tested: Option<CertificationCounts>,
     /// The safer cascades that passed.
-    safer: Vec<Passed>,
+    safer: Vec<PassedCascade>,
 }
 
 /// Chooses the cheapest cascade that can be certified.

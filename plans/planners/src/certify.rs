@@ -9,86 +9,35 @@
 //!
 //! | module | holds |
 //! |---|---|
-//! | `binomial` | tails of the binomial distribution |
+//! | `options` | what is certified, and with which confidence |
+//! | `sample_split` | the selection and the certification part |
+//! | `distributions` | tails of the binomial, quantiles of the normal distribution |
 //! | `paired` | the exact test of the loss against the largest variant |
 //! | `sequence` | the cascades to test, from the selection part |
 //! | `list` | the certified list that a plan carries |
 //! | `held_out` | cross-validation of objectives that are not certified |
 
-mod binomial;
+mod distributions;
 mod held_out;
 mod list;
+mod options;
 mod paired;
+mod sample_split;
 mod sequence;
 
 use kaskade_policy::plan::{Certificate, Guarantee};
-use rand::SeedableRng;
-use rand::seq::SliceRandom;
-use rand_chacha::ChaCha8Rng;
 use serde::Serialize;
 use thiserror::Error;
 
-use self::binomial::Binomial;
+use self::distributions::{Binomial, normal_quantile};
 pub use self::held_out::HeldOut;
 pub(crate) use self::held_out::held_out;
 pub(crate) use self::list::{Wired, certified_list, steps};
+pub use self::options::{AccuracyTarget, CertifyOptions};
+pub(crate) use self::sample_split::CERTIFICATION_SHARE;
+pub use self::sample_split::{SampleSplit, split_samples};
 pub use self::sequence::Candidate;
 use crate::thresholds::{CascadeOutcome, Family, Paired, Scoring};
-
-/// Target of a certification: a [`Guarantee`] before the variant to compare with is known.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub enum AccuracyTarget {
-    /// Maximum loss of accuracy against the largest variant, as a share in (0, 1).
-    MaxLoss {
-        /// The loss.
-        loss: f64,
-    },
-    /// Minimum accuracy, as a share in (0, 1).
-    MinAccuracy {
-        /// The accuracy.
-        accuracy: f64,
-    },
-}
-
-/// Target and confidence of a certificate.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct CertifyOptions {
-    /// Bound that is certified.
-    pub target: AccuracyTarget,
-    /// The probability with which a certificate is right, in (0, 1).
-    pub confidence: f64,
-}
-
-impl CertifyOptions {
-    /// Certifies a target with a confidence of 95 %.
-    pub fn new(target: AccuracyTarget) -> Self {
-        Self {
-            target,
-            confidence: 0.95,
-        }
-    }
-
-    /// Returns what was certified to give a certificate; `None` for a guarantee that this planner does not prove.
-    pub fn of(certificate: &Certificate) -> Option<Self> {
-        let target = match certificate.guarantee {
-            Guarantee::MaxLoss { loss, .. } => AccuracyTarget::MaxLoss { loss },
-            Guarantee::MinAccuracy { accuracy } => AccuracyTarget::MinAccuracy { accuracy },
-            _ => return None,
-        };
-        Some(Self {
-            target,
-            confidence: certificate.confidence,
-        })
-    }
-
-    fn level(&self) -> f64 {
-        1.0 - self.confidence
-    }
-}
-
-/// Share of the validation samples in the certification part. Selecting a cascade needs fewer samples than proving it; the study in
-/// `examples/guarantee_study.rs` compares shares.
-pub(crate) const CERTIFICATION_SHARE: f64 = 0.6;
 
 /// A lower confidence is surely meant as the probability of an error.
 const LEAST_CONFIDENCE: f64 = 0.5;
@@ -105,14 +54,14 @@ pub struct Certified {
     /// The certification part.
     pub certification: Family,
     /// Cascades tested, and how many passed.
-    pub tested: Tested,
+    pub tested: CertificationCounts,
     /// The cascades of the sequence that passed before it, from the largest variant alone.
-    pub safer: Vec<Passed>,
+    pub safer: Vec<PassedCascade>,
 }
 
 /// Progress of a certification.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-pub struct Tested {
+pub struct CertificationCounts {
     /// Cascades in the sequence.
     pub candidates: usize,
     /// Cascades that passed before the first failure.
@@ -255,7 +204,7 @@ pub fn certify(family: &Family, options: &CertifyOptions, skips: bool) -> Result
 
 /// One cascade of the sequence that passed its test.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Passed {
+pub struct PassedCascade {
     /// The cascade.
     pub cascade: Candidate,
     /// Certificate of the cascade.
@@ -271,7 +220,10 @@ pub struct Passed {
 ///
 /// # Errors
 /// As [`certify`].
-pub(crate) fn certify_all(family: &Family, options: &CertifyOptions) -> Result<Vec<Passed>, CertifyError> {
+pub(crate) fn certify_all(
+    family: &Family,
+    options: &CertifyOptions,
+) -> Result<Vec<PassedCascade>, CertifyError> {
     let Sequence { mut safer, last, .. } = certified_sequence(family, options, false)?;
     safer.push(last);
     Ok(safer)
@@ -280,9 +232,9 @@ pub(crate) fn certify_all(family: &Family, options: &CertifyOptions) -> Result<V
 /// Result of testing a sequence.
 struct Sequence {
     /// All cascades that passed, except the last.
-    safer: Vec<Passed>,
-    last: Passed,
-    tested: Tested,
+    safer: Vec<PassedCascade>,
+    last: PassedCascade,
+    tested: CertificationCounts,
     certification: Family,
 }
 
@@ -293,7 +245,7 @@ fn certified_sequence(
     skips: bool,
 ) -> Result<Sequence, CertifyError> {
     check(options)?;
-    let parts = parts(family.samples());
+    let parts = split_samples(family.samples());
     let selection = family.of_samples(&parts.selection);
     let certification = family.of_samples(&parts.certification);
     let needed = fewest(options);
@@ -309,7 +261,7 @@ fn certified_sequence(
         });
     }
     let sequence = sequence::candidates(&selection, options.target, certification.samples(), skips);
-    let mut tested = Tested {
+    let mut tested = CertificationCounts {
         candidates: sequence.len(),
         passed: 0,
         selection: selection.samples(),
@@ -326,7 +278,7 @@ fn certified_sequence(
                 needs(&cascade, &selection, options).filter(|samples| *samples > family.samples());
             break;
         };
-        passed.push(Passed {
+        passed.push(PassedCascade {
             cascade,
             certificate,
             outcome,
@@ -365,38 +317,6 @@ fn check(options: &CertifyOptions) -> Result<(), CertifyError> {
     }
     Ok(())
 }
-
-/// The indices of a validation set's samples, split in two.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct SampleSplit {
-    /// The selection part: calibrations are fitted and cascades are chosen on it.
-    pub selection: Vec<usize>,
-    /// The certification part: used for proofs only.
-    pub certification: Vec<usize>,
-}
-
-/// Splits that many samples at random into a selection and a certification part. The same number is always split in the same way, so
-/// that `kaskade profile` fits calibrations on the part that cascades are later chosen on.
-pub fn parts(samples: usize) -> SampleSplit {
-    let mut indices = shuffled(samples);
-    // At least one sample is left to select on; with so few, no test succeeds.
-    let certification = ((samples as f64 * CERTIFICATION_SHARE) as usize).min(samples.saturating_sub(1));
-    let selection = indices.split_off(certification);
-    SampleSplit {
-        selection,
-        certification: indices,
-    }
-}
-
-/// Returns the indices of that many samples in a random order, always the same.
-fn shuffled(samples: usize) -> Vec<usize> {
-    let mut indices: Vec<usize> = (0..samples).collect();
-    indices.shuffle(&mut ChaCha8Rng::seed_from_u64(SPLIT_SEED));
-    indices
-}
-
-/// Seed of the split.
-const SPLIT_SEED: u64 = 0x5eed;
 
 /// Returns the fewest certification samples with which the test can succeed.
 fn fewest(options: &CertifyOptions) -> u64 {
@@ -530,14 +450,6 @@ fn samples_for(margin: f64, variance: f64, samples: usize, options: &CertifyOpti
     let distance = normal_quantile(options.confidence) + POWER_80;
     let proving = distance * distance * variance / (margin * margin);
     Some((proving.max(fewest(options) as f64) / CERTIFICATION_SHARE).ceil() as usize)
-}
-
-/// Returns the standard normal quantile of a probability above one half, within 0.0005 (Hastings, Approximations for Digital
-/// Computers, 1955).
-fn normal_quantile(probability: f64) -> f64 {
-    let t = (-2.0 * (1.0 - probability).min(0.5).ln()).sqrt();
-    t - (2.515_517 + 0.802_853 * t + 0.010_328 * t * t)
-        / (1.0 + 1.432_788 * t + 0.189_269 * t * t + 0.001_308 * t * t * t)
 }
 
 #[cfg(test)]

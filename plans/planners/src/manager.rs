@@ -21,7 +21,7 @@ use crate::demand::{
     DemandEstimator, DemandOptions, FactorEstimator, FactorOptions, RunTimeEstimator, RunTimeOptions,
 };
 use kaskade_policy::demand::RunCounts;
-use kaskade_policy::pipeline::{Pipeline, Tree};
+use kaskade_policy::pipeline::{Pipeline, TaskTree};
 use kaskade_policy::plan::{Dropping, Plan};
 use kaskade_simulator::{Controller, Observation};
 
@@ -51,7 +51,7 @@ pub struct ManagerOptions {
 
 /// A plan cannot be made. The plan in force stays.
 #[derive(Debug, Clone, PartialEq, Error)]
-pub enum ManageError {
+pub enum ManagerError {
     /// There is no allocation.
     #[error(transparent)]
     Allocate(#[from] AllocateError),
@@ -79,7 +79,7 @@ pub struct Manager {
     capacity_qps: f64,
     running: Option<Plan>,
     allocations: u64,
-    error: Option<ManageError>,
+    error: Option<ManagerError>,
 }
 
 impl Manager {
@@ -102,7 +102,7 @@ impl Manager {
         options: ManagerOptions,
         now: u64,
     ) -> Result<Self, AllocateError> {
-        let tree = Tree::of(&pipeline).map_err(|invalid| AllocateError::Pipeline(Box::new(invalid)))?;
+        let tree = TaskTree::new(&pipeline).map_err(|invalid| AllocateError::Pipeline(Box::new(invalid)))?;
         Ok(Self {
             arriving: vec![DemandEstimator::new(options.demand, now); pipeline.tasks.len()],
             root: tree.order.first().copied().unwrap_or(0),
@@ -123,8 +123,8 @@ impl Manager {
     /// Makes the first plan, for this many requests/s at the root and the headroom, at `now` (microseconds).
     ///
     /// # Errors
-    /// A [`ManageError`] if there is no plan.
-    pub fn begin(&mut self, demand_qps: f64, now: u64) -> Result<Plan, ManageError> {
+    /// A [`ManagerError`] if there is no plan.
+    pub fn first_plan(&mut self, demand_qps: f64, now: u64) -> Result<Plan, ManagerError> {
         let headroom = self.options.headroom;
         let allocation = self.allocation_for(demand_qps * headroom, self.workers())?;
         let plan = allocation.plan(&self.pipeline, self.plan_for())?;
@@ -162,13 +162,13 @@ impl Manager {
     }
 
     /// Notes what a variant has run since the last report.
-    pub fn ran(&mut self, variant: &str, ran: RunCounts) {
+    pub fn record_runs(&mut self, variant: &str, ran: RunCounts) {
         self.run_times.record(variant, ran);
     }
 
     /// Returns another plan at `now` (microseconds), if there should be one: a new allocation when one is due, and otherwise new routing
     /// tables where the demand moved them.
-    pub fn next(&mut self, now: u64) -> Option<Plan> {
+    pub fn next_plan(&mut self, now: u64) -> Option<Plan> {
         let made = if self.is_due(now) || self.allocation.is_none() {
             self.allocate(now)
         } else {
@@ -199,7 +199,7 @@ impl Manager {
     }
 
     /// Returns the reason of the last failed attempt, once.
-    pub fn take_fault(&mut self) -> Option<ManageError> {
+    pub fn take_error(&mut self) -> Option<ManagerError> {
         self.error.take()
     }
 
@@ -220,7 +220,7 @@ impl Manager {
     }
 
     /// Why the last attempt that failed did.
-    pub fn error(&self) -> Option<&ManageError> {
+    pub fn error(&self) -> Option<&ManagerError> {
         self.error.as_ref()
     }
 
@@ -258,7 +258,7 @@ impl Manager {
         due
     }
 
-    fn allocate(&mut self, now: u64) -> Result<Option<Plan>, ManageError> {
+    fn allocate(&mut self, now: u64) -> Result<Option<Plan>, ManagerError> {
         let estimate = self.demand_qps();
         let demand = self.beyond_capacity().unwrap_or(0.0).max(estimate);
         // Noted before anything can fail: what cannot be planned for now is tried again when it is due.
@@ -321,7 +321,7 @@ impl Manager {
     }
 
     /// The routing tables for the demand of the moment.
-    fn balance(&self) -> Result<Option<Plan>, ManageError> {
+    fn balance(&self) -> Result<Option<Plan>, ManagerError> {
         let Some(allocation) = &self.allocation else {
             return Ok(None);
         };
@@ -352,9 +352,9 @@ impl Controller for Manager {
             self.record(variant, *served, made, observation.at_us);
         }
         for run in &observation.runs {
-            self.ran(run.variant, run.ran);
+            self.record_runs(run.variant, run.ran);
         }
-        self.next(observation.at_us)
+        self.next_plan(observation.at_us)
     }
 }
 

@@ -7,7 +7,7 @@
 //! |---|---|
 //! | [`family`](Family) | the part of a profile that the search uses |
 //! | [`evaluate`](evaluate()) | evaluation of a given cascade on the validation set |
-//! | `observations` | what deferral scores read besides confidences |
+//! | `observations`, `scoring` | what deferral scores read besides confidences; families with scores in place of confidences |
 //! | `point`, `table` | a cascade on the frontier; the samples of every gate in order of confidence |
 //! | `pareto_front` | the frontier under construction |
 //! | `exact` | all useful cascades, for short cascades |
@@ -22,6 +22,7 @@ mod observations;
 mod pareto_front;
 mod point;
 mod sampled;
+mod scoring;
 #[cfg(test)]
 pub(crate) mod synthetic;
 mod table;
@@ -30,8 +31,8 @@ pub use evaluate::{Band, CascadeOutcome, Exits, evaluate, threshold_exits};
 pub use family::{Column, CostBasis, Family, FamilyError, Minimise};
 pub use named::{Baseline, NonInferiorityTest, Paired, alone};
 pub(crate) use named::{accuracy_preserving, energy_optimising};
-pub(crate) use observations::{Features, Scoring};
 pub use point::{FORWARD_ALL, Frontier, Point};
+pub(crate) use scoring::{Features, Scoring};
 
 use rand::SeedableRng;
 use rand::seq::SliceRandom;

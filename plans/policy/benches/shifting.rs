@@ -145,7 +145,7 @@ fn shares(
     rate: impl Fn(u64) -> f64,
 ) -> (f64, f64) {
     let bounds = (0..ranges).map(|range| f64::from(range) * peak_qps / f64::from(ranges));
-    let mut shifter = Shifter::between(bounds.collect(), config);
+    let mut shifter = Shifter::with_bounds(bounds.collect(), config);
     let mut rng = ChaCha8Rng::seed_from_u64(1);
     let (mut all, mut higher, mut lower) = (0, 0, 0);
     for tick in 1..=36_000_u64 {
@@ -165,7 +165,7 @@ fn delay(config: ShiftConfig, before: f64, after: f64, bound: f64) -> (f64, u64)
     let mut rng = ChaCha8Rng::seed_from_u64(2);
     let mut delays = Vec::new();
     while delays.len() < 1_000 {
-        let mut shifter = Shifter::between(vec![0.0, bound], config);
+        let mut shifter = Shifter::with_bounds(vec![0.0, bound], config);
         for tick in 1..=100 {
             shifter.tick(tick * config.tick_us, poisson(before * TICK_S, &mut rng), 0);
         }
@@ -190,7 +190,7 @@ fn cost(config: ShiftConfig, qps: f64) -> std::time::Duration {
     const TICKS: u64 = 100_000;
     let mut rng = ChaCha8Rng::seed_from_u64(3);
     let counts: Vec<u64> = (0..1_000).map(|_| poisson(qps * TICK_S, &mut rng)).collect();
-    let mut shifter = Shifter::between(vec![0.0, qps, 2.0 * qps], config);
+    let mut shifter = Shifter::with_bounds(vec![0.0, qps, 2.0 * qps], config);
     let start = Instant::now();
     for (tick, count) in (1..TICKS).zip(counts.iter().cycle()) {
         shifter.tick(tick * config.tick_us, *count, 0);

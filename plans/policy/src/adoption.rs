@@ -79,7 +79,7 @@ struct Entry<P> {
 
 impl<P> Adoption<P> {
     /// Creates a state without plans; at most this many epochs will be kept besides those that are pinned, at least the newest.
-    pub fn keeping(epochs: usize) -> Self {
+    pub fn with_kept_epochs(epochs: usize) -> Self {
         Self {
             keeps: epochs.max(1),
             epochs: BTreeMap::new(),
@@ -209,7 +209,7 @@ mod tests {
 
     #[test]
     fn the_newest_epoch_runs_until_one_is_in_place_and_a_few_past_ones_are_kept() {
-        let mut adoption = Adoption::keeping(3);
+        let mut adoption = Adoption::with_kept_epochs(3);
         assert!(adoption.current().is_none());
         for epoch in [1, 2, 5, 9] {
             adoption.adopt(epoch, 1, epoch * 10).unwrap();
@@ -223,7 +223,7 @@ mod tests {
 
     #[test]
     fn an_admitted_epoch_stays_until_a_newer_one_is_admitted() {
-        let mut adoption = Adoption::keeping(2);
+        let mut adoption = Adoption::with_kept_epochs(2);
         adoption.adopt(1, 1, "one").unwrap();
         assert!(adoption.served().is_empty());
         assert!(adoption.admit(1) && !adoption.admit(1));
@@ -245,7 +245,7 @@ mod tests {
 
     #[test]
     fn before_any_epoch_was_in_place_an_older_one_is_not_admitted() {
-        let mut adoption = Adoption::keeping(3);
+        let mut adoption = Adoption::with_kept_epochs(3);
         adoption.adopt(1, 1, ()).unwrap();
         adoption.adopt(2, 1, ()).unwrap();
         assert!(!adoption.admit(1) && adoption.admit(2));
@@ -253,7 +253,7 @@ mod tests {
 
     #[test]
     fn pinned_epochs_are_kept() {
-        let mut adoption = Adoption::keeping(2);
+        let mut adoption = Adoption::with_kept_epochs(2);
         adoption.adopt(1, 1, ()).unwrap();
         adoption.pin(BTreeSet::from([1]));
         for epoch in 2..=9 {
@@ -268,7 +268,7 @@ mod tests {
 
     #[test]
     fn a_stale_epoch_changes_nothing() {
-        let mut adoption = Adoption::keeping(3);
+        let mut adoption = Adoption::with_kept_epochs(3);
         adoption.adopt(5, 2, "five").unwrap();
         adoption.shift(5, 1).unwrap();
         for epoch in [5, 4] {
@@ -280,7 +280,7 @@ mod tests {
 
     #[test]
     fn every_epoch_has_its_own_gear() {
-        let mut adoption = Adoption::keeping(3);
+        let mut adoption = Adoption::with_kept_epochs(3);
         assert!(adoption.shift(0, 0).is_err(), "there is no plan yet");
         adoption.adopt(1, 3, ()).unwrap();
         adoption.admit(1);
@@ -313,7 +313,7 @@ mod tests {
         fn epochs_only_grow(
             words in prop::collection::vec((1_u64..20, 1_usize..4, 0_u32..5, 1_u64..20), 1..60), keeps in 1_usize..6,
         ) {
-            let mut adoption = Adoption::keeping(keeps);
+            let mut adoption = Adoption::with_kept_epochs(keeps);
             let (mut largest, mut before) = (0, 0);
             for (epoch, gears, gear, admitted) in words {
                 prop_assert_eq!(adoption.adopt(epoch, gears, (epoch, gears)).is_ok(), epoch > largest);

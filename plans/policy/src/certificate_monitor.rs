@@ -26,6 +26,7 @@
 //! | `profiled_rate` | the range of a rate that a profile leaves open |
 //! | `counts` | what ingresses count and report |
 //! | `cascade` | the tests of one cascade of the list |
+//! | `finding` | what a monitor reports |
 //! | `comparison` | answers as audits and labels compare them |
 //! | `audit_sampler` | the choice of the requests to audit |
 //! | `sampling` | which requests are audited, and what an audit asks |
@@ -36,64 +37,24 @@ mod cascade;
 mod comparison;
 mod counts;
 mod design_effect;
+mod finding;
 mod labels;
 mod mean_test;
 mod profiled_rate;
 mod sample_test;
 mod sampling;
 
-use crate::plan::{CertifiedList, Guarantee};
+use crate::plan::CertifiedList;
 use cascade::CascadeMonitor;
 use sample_test::Traffic;
 
 pub use audit_sampler::BernoulliSampler;
 pub use comparison::{Class, ComparedAnswer};
 pub use counts::{AuditCounts, CascadeCounts, Counts, LabelCounts, MAX_CATEGORIES, MAX_STAGES};
+pub use finding::{CascadeStatus, Evidence, Finding};
 pub use labels::{RecentReplies, RecentReply};
-pub use mean_test::{Counted, MeanTest, mean_interval};
+pub use mean_test::{MeanTest, WeightedValue, mean_interval};
 pub use sampling::{Audit, AuditCapacity, AuditSettings, Sampler};
-
-/// Observations that refuted or restored a certificate.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Evidence {
-    /// Audits: how often the answer differs from the largest variant's.
-    Audits,
-    /// Labels: the paired loss, or the share of wrong answers.
-    Labels,
-}
-
-/// Finding of a monitor.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Finding {
-    /// A certificate no longer holds: only cascades up to `to` may run.
-    Safer {
-        /// The index in the certified list of the cascade that was refuted.
-        from: usize,
-        /// The new limit.
-        to: usize,
-        /// Test that refuted it.
-        evidence: Evidence,
-    },
-    /// A certificate holds again.
-    Cheaper {
-        /// The previous limit.
-        from: usize,
-        /// The new limit.
-        to: usize,
-    },
-    /// A stage defers more or less, or is more or less confident, than on the certification samples.
-    InputsDrifted {
-        /// The index of the cascade.
-        cascade: usize,
-        /// The index of the stage in its wiring.
-        stage: usize,
-    },
-    /// For as long as it takes to find a change, no further one was found.
-    Settled {
-        /// The index of the cascade.
-        cascade: usize,
-    },
-}
 
 /// Error probabilities of a monitor.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -280,33 +241,6 @@ impl CertificateMonitor {
     /// Returns what is known of each cascade of the list.
     pub fn statuses(&self) -> Vec<CascadeStatus> {
         self.cascades.iter().map(CascadeMonitor::status).collect()
-    }
-}
-
-/// Results of audits and labels for a cascade since its tests last began.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct CascadeStatus {
-    /// Audits that ended.
-    pub audited: u64,
-    /// Interval of the share of requests that it answers differently from the largest variant, without the audits that failed.
-    pub differs: [f64; 2],
-    /// The share up to which its certificate stands; `None` if the plan does not say.
-    pub may_differ: Option<f64>,
-    /// Labels that count.
-    pub labelled: u64,
-    /// Interval of the loss of accuracy (or, for a least accuracy, of the share of wrong answers) by labels.
-    pub loss: [f64; 2],
-    /// What it may be.
-    pub may_lose: f64,
-    /// Whether its inputs have drifted.
-    pub inputs_drifted: bool,
-}
-
-/// Returns the loss, or the share of wrong answers, that a guarantee allows.
-fn allowed(guarantee: &Guarantee) -> f64 {
-    match guarantee {
-        Guarantee::MaxLoss { loss, .. } => *loss,
-        Guarantee::MinAccuracy { accuracy } => 1.0 - accuracy,
     }
 }
 

@@ -32,7 +32,7 @@ pub fn joules_per_request(joules: Option<f64>, requests: u64) -> Option<f64> {
 
 /// Divides the joules of a process that runs several models among them in proportion to their busy time, idle energy included.
 /// Empty if the joules are unknown; 0 for all models while none has run.
-pub fn attributed<'a>(joules: Option<f64>, busy_s: &BTreeMap<&'a str, f64>) -> BTreeMap<&'a str, f64> {
+pub fn energy_by_variant<'a>(joules: Option<f64>, busy_s: &BTreeMap<&'a str, f64>) -> BTreeMap<&'a str, f64> {
     let all: f64 = busy_s.values().sum();
     let per_second = joules
         .filter(|joules| joules.is_finite() && *joules >= 0.0)
@@ -59,12 +59,15 @@ mod tests {
     #[test]
     fn models_share_all_joules_by_their_busy_time() {
         let busy = BTreeMap::from([("large", 3.0), ("small", 1.0)]);
-        let shares = attributed(Some(8.0), &busy);
+        let shares = energy_by_variant(Some(8.0), &busy);
         assert_eq!(shares, BTreeMap::from([("large", 6.0), ("small", 2.0)]));
-        assert!(attributed(None, &busy).is_empty());
-        assert!(attributed(Some(f64::NAN), &busy).is_empty());
+        assert!(energy_by_variant(None, &busy).is_empty());
+        assert!(energy_by_variant(Some(f64::NAN), &busy).is_empty());
         let idle = BTreeMap::from([("large", 0.0)]);
-        assert_eq!(attributed(Some(8.0), &idle), BTreeMap::from([("large", 0.0)]));
+        assert_eq!(
+            energy_by_variant(Some(8.0), &idle),
+            BTreeMap::from([("large", 0.0)])
+        );
     }
 
     #[test]

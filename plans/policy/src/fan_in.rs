@@ -26,7 +26,7 @@ pub struct Branch(Vec<(String, u32)>);
 /// Text that names no branch.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[error("`{0}` is not a branch; a branch is written `task.index`, levels apart by `/`")]
-pub struct NoBranch(String);
+pub struct InvalidBranch(String);
 
 impl Branch {
     /// The request itself.
@@ -62,9 +62,9 @@ impl fmt::Display for Branch {
 }
 
 impl FromStr for Branch {
-    type Err = NoBranch;
+    type Err = InvalidBranch;
 
-    fn from_str(text: &str) -> Result<Self, NoBranch> {
+    fn from_str(text: &str) -> Result<Self, InvalidBranch> {
         if text.is_empty() {
             return Ok(Self::ROOT);
         }
@@ -78,14 +78,14 @@ impl FromStr for Branch {
         let path: Option<Vec<_>> = text.split('/').map(level).collect();
         path.filter(|path| path.len() <= MAX_LEVELS)
             .map(Self)
-            .ok_or_else(|| NoBranch(text.chars().take(64).collect()))
+            .ok_or_else(|| InvalidBranch(text.chars().take(64).collect()))
     }
 }
 
 impl TryFrom<String> for Branch {
-    type Error = NoBranch;
+    type Error = InvalidBranch;
 
-    fn try_from(text: String) -> Result<Self, NoBranch> {
+    fn try_from(text: String) -> Result<Self, InvalidBranch> {
         text.parse()
     }
 }
@@ -107,14 +107,14 @@ pub struct TooManyBranches {
 
 /// The outcomes of a request so far, by branch.
 #[derive(Debug, Clone)]
-pub struct Gather<R> {
+pub struct FanIn<R> {
     attempt: u32,
     /// Branches that their parents have announced.
     announced: BTreeSet<Branch>,
     arrived: BTreeMap<Branch, R>,
 }
 
-impl<R> Default for Gather<R> {
+impl<R> Default for FanIn<R> {
     fn default() -> Self {
         Self {
             attempt: 0,
@@ -124,7 +124,7 @@ impl<R> Default for Gather<R> {
     }
 }
 
-impl<R> Gather<R> {
+impl<R> FanIn<R> {
     /// Notes the end of a branch: its outcome, and how many requests to which tasks it became. Reports of an older attempt
     /// are dropped, and earlier reports are discarded once a newer attempt reports: each attempt begins at the root, and another
     /// variant may split into other branches. A repeated report of a branch changes nothing, nor does an attempt beyond `newest`,
@@ -132,7 +132,7 @@ impl<R> Gather<R> {
     ///
     /// # Errors
     /// [`TooManyBranches`]; nothing is noted.
-    pub fn arrive(
+    pub fn record(
         &mut self,
         attempt: u32,
         newest: u32,
@@ -167,13 +167,13 @@ impl<R> Gather<R> {
     }
 
     /// Returns whether a report of that branch would be noted: it is of the newest attempt that reports, and not a repetition.
-    pub fn awaits(&self, attempt: u32, newest: u32, branch: &Branch) -> bool {
+    pub fn accepts(&self, attempt: u32, newest: u32, branch: &Branch) -> bool {
         (self.attempt..=newest).contains(&attempt)
             && (attempt > self.attempt || !self.arrived.contains_key(branch))
     }
 
     /// Returns how many more branches a report of that attempt may announce.
-    pub fn room(&self, attempt: u32) -> usize {
+    pub fn remaining_branches(&self, attempt: u32) -> usize {
         if attempt > self.attempt {
             return MAX_BRANCHES;
         }
@@ -181,7 +181,7 @@ impl<R> Gather<R> {
     }
 
     /// Returns whether every branch has ended.
-    pub fn complete(&self) -> bool {
+    pub fn is_complete(&self) -> bool {
         // The sizes first: with thousands of branches, each arrival would otherwise look up all that came before it.
         self.arrived.len() > self.announced.len()
             && self.arrived.contains_key(&Branch::ROOT)
@@ -192,7 +192,7 @@ impl<R> Gather<R> {
     }
 
     /// Returns whether the root branch has reported.
-    pub fn begun(&self) -> bool {
+    pub fn has_begun(&self) -> bool {
         self.arrived.contains_key(&Branch::ROOT)
     }
 
@@ -250,25 +250,25 @@ mod tests {
 
     #[test]
     fn a_child_that_overtakes_its_parent_completes_nothing() {
-        let mut gather = Gather::default();
-        gather
-            .arrive(1, 2, branch("c.1"), &BTreeMap::new(), "late")
+        let mut fan_in = FanIn::default();
+        fan_in
+            .record(1, 2, branch("c.1"), &BTreeMap::new(), "late")
             .unwrap();
-        assert!(!gather.complete() && !gather.begun());
-        gather.arrive(1, 2, Branch::ROOT, &of("c", 2), "root").unwrap();
-        assert!(!gather.complete() && gather.begun());
-        gather
-            .arrive(1, 2, branch("c.1"), &BTreeMap::new(), "twice")
+        assert!(!fan_in.is_complete() && !fan_in.has_begun());
+        fan_in.record(1, 2, Branch::ROOT, &of("c", 2), "root").unwrap();
+        assert!(!fan_in.is_complete() && fan_in.has_begun());
+        fan_in
+            .record(1, 2, branch("c.1"), &BTreeMap::new(), "twice")
             .unwrap();
-        gather
-            .arrive(1, 2, branch("x.0"), &BTreeMap::new(), "unannounced")
+        fan_in
+            .record(1, 2, branch("x.0"), &BTreeMap::new(), "unannounced")
             .unwrap();
-        assert!(!gather.complete());
-        gather
-            .arrive(1, 2, branch("c.0"), &BTreeMap::new(), "first")
+        assert!(!fan_in.is_complete());
+        fan_in
+            .record(1, 2, branch("c.0"), &BTreeMap::new(), "first")
             .unwrap();
-        assert!(gather.complete());
-        let answered: Vec<_> = gather
+        assert!(fan_in.is_complete());
+        let answered: Vec<_> = fan_in
             .into_branches()
             .into_iter()
             .map(|(_, result)| result)
@@ -278,48 +278,48 @@ mod tests {
 
     #[test]
     fn a_new_attempt_begins_anew_and_an_old_one_is_ignored() {
-        let mut gather = Gather::default();
-        gather.arrive(1, 2, Branch::ROOT, &of("c", 1), 10).unwrap();
-        gather.arrive(2, 2, branch("c.0"), &BTreeMap::new(), 21).unwrap();
-        assert!(!gather.begun(), "the first attempt's root is forgotten");
-        gather.arrive(1, 2, branch("c.0"), &BTreeMap::new(), 11).unwrap();
-        gather.arrive(9, 2, Branch::ROOT, &BTreeMap::new(), 90).unwrap();
-        assert!(!gather.complete(), "a ninth attempt was never sent");
-        gather.arrive(2, 2, Branch::ROOT, &of("c", 1), 20).unwrap();
-        assert!(gather.complete());
-        assert_eq!(gather.into_branches().pop().unwrap().1, Some(21));
+        let mut fan_in = FanIn::default();
+        fan_in.record(1, 2, Branch::ROOT, &of("c", 1), 10).unwrap();
+        fan_in.record(2, 2, branch("c.0"), &BTreeMap::new(), 21).unwrap();
+        assert!(!fan_in.has_begun(), "the first attempt's root is forgotten");
+        fan_in.record(1, 2, branch("c.0"), &BTreeMap::new(), 11).unwrap();
+        fan_in.record(9, 2, Branch::ROOT, &BTreeMap::new(), 90).unwrap();
+        assert!(!fan_in.is_complete(), "a ninth attempt was never sent");
+        fan_in.record(2, 2, Branch::ROOT, &of("c", 1), 20).unwrap();
+        assert!(fan_in.is_complete());
+        assert_eq!(fan_in.into_branches().pop().unwrap().1, Some(21));
     }
 
     #[test]
     fn a_repeated_report_is_not_awaited_and_room_shrinks() {
-        let mut gather = Gather::default();
-        assert!(gather.awaits(1, 1, &Branch::ROOT) && !gather.awaits(2, 1, &Branch::ROOT));
-        assert_eq!(gather.room(1), MAX_BRANCHES);
-        gather.arrive(1, 2, Branch::ROOT, &of("c", 96), ()).unwrap();
-        assert!(!gather.awaits(1, 2, &Branch::ROOT) && gather.awaits(1, 2, &branch("c.0")));
-        assert_eq!(gather.room(1), MAX_BRANCHES - 96);
-        assert!(gather.awaits(2, 2, &Branch::ROOT), "a new attempt begins anew");
-        assert_eq!(gather.room(2), MAX_BRANCHES);
+        let mut fan_in = FanIn::default();
+        assert!(fan_in.accepts(1, 1, &Branch::ROOT) && !fan_in.accepts(2, 1, &Branch::ROOT));
+        assert_eq!(fan_in.remaining_branches(1), MAX_BRANCHES);
+        fan_in.record(1, 2, Branch::ROOT, &of("c", 96), ()).unwrap();
+        assert!(!fan_in.accepts(1, 2, &Branch::ROOT) && fan_in.accepts(1, 2, &branch("c.0")));
+        assert_eq!(fan_in.remaining_branches(1), MAX_BRANCHES - 96);
+        assert!(fan_in.accepts(2, 2, &Branch::ROOT), "a new attempt begins anew");
+        assert_eq!(fan_in.remaining_branches(2), MAX_BRANCHES);
     }
 
     #[test]
     fn a_request_does_not_come_apart_without_end() {
-        let mut gather = Gather::default();
+        let mut fan_in = FanIn::default();
         let many = of("c", MAX_BRANCHES as u32 + 1);
-        assert!(gather.arrive(1, 2, Branch::ROOT, &many, ()).is_err());
-        assert!(!gather.begun());
-        assert!(gather.arrive(1, 2, Branch::ROOT, &of("c", 3), ()).is_ok());
+        assert!(fan_in.record(1, 2, Branch::ROOT, &many, ()).is_err());
+        assert!(!fan_in.has_begun());
+        assert!(fan_in.record(1, 2, Branch::ROOT, &of("c", 3), ()).is_ok());
     }
 
     /// A doubled report of more than half of the allowed branches failed its request.
     #[test]
     fn a_repeated_report_of_many_branches_changes_nothing() {
-        let mut gather = Gather::default();
+        let mut fan_in = FanIn::default();
         let many = of("c", MAX_BRANCHES as u32);
-        gather.arrive(1, 2, Branch::ROOT, &many, "first").unwrap();
-        gather.arrive(1, 2, Branch::ROOT, &many, "second").unwrap();
-        assert_eq!(gather.room(1), 0);
-        let branches = gather.into_branches();
+        fan_in.record(1, 2, Branch::ROOT, &many, "first").unwrap();
+        fan_in.record(1, 2, Branch::ROOT, &many, "second").unwrap();
+        assert_eq!(fan_in.remaining_branches(1), 0);
+        let branches = fan_in.into_branches();
         assert_eq!(branches.len(), MAX_BRANCHES + 1);
         assert_eq!(branches[0], (Branch::ROOT, Some("first")));
     }
@@ -351,17 +351,17 @@ mod tests {
         ) {
             let mut order: Vec<usize> = (0..tree.len()).collect();
             order.sort_by_key(|place| shuffle.get(*place).copied().unwrap_or(0));
-            let mut gather = Gather::default();
+            let mut fan_in = FanIn::default();
             for (arrived, place) in order.iter().enumerate() {
-                prop_assert!(!gather.complete(), "after {arrived} of {}", tree.len());
+                prop_assert!(!fan_in.is_complete(), "after {arrived} of {}", tree.len());
                 let (branch, children) = &tree[*place];
-                gather.arrive(1, 2, branch.clone(), children, *place).unwrap();
+                fan_in.record(1, 2, branch.clone(), children, *place).unwrap();
                 if repeated.get(*place).copied().unwrap_or(false) {
-                    gather.arrive(1, 2, branch.clone(), children, usize::MAX).unwrap();
+                    fan_in.record(1, 2, branch.clone(), children, usize::MAX).unwrap();
                 }
             }
-            prop_assert!(gather.complete());
-            let branches = gather.into_branches();
+            prop_assert!(fan_in.is_complete());
+            let branches = fan_in.into_branches();
             prop_assert_eq!(branches.len(), tree.len());
             prop_assert!(branches.iter().all(|(_, result)| result.is_some_and(|place| place < tree.len())));
         }

@@ -303,19 +303,19 @@ impl<T> Ledger<T> {
     /// Several replicas are gone at once, as with their machine: as [`Ledger::replica_lost`], but one loss for each request. A
     /// loss counts half for a request whose replica is unknown, since it may have been elsewhere.
     pub fn replicas_lost<R: AsRef<str>>(&mut self, replicas: &[R], now: u64) -> Vec<(u64, u32)> {
-        let there = replicas
+        let placed = replicas
             .iter()
             .filter_map(|replica| self.placed.get(replica.as_ref()));
-        let there: BTreeSet<u64> = there.flatten().copied().collect();
+        let at_replicas: BTreeSet<u64> = placed.flatten().copied().collect();
         let mut again = Vec::new();
-        for &id in there.union(&self.unplaced.clone()) {
+        for &id in at_replicas.union(&self.unplaced.clone()) {
             let Some(entry) = self.entries.get_mut(&id) else {
                 continue;
             };
             let config = &self.config;
             match config.after_loss(entry.attempt, entry.half_losses / 2, now, entry.deadline) {
                 AfterLoss::Resend => {
-                    entry.half_losses += if there.contains(&id) { 2 } else { 1 };
+                    entry.half_losses += if at_replicas.contains(&id) { 2 } else { 1 };
                     if self.retries.take(now) {
                         let attempt = self.next_attempt(id, State::Unplaced);
                         again.extend(attempt.map(|attempt| (id, attempt)));
@@ -323,7 +323,7 @@ impl<T> Ledger<T> {
                         self.next_attempt(id, State::Paused(now));
                     }
                 }
-                AfterLoss::Exhausted if there.contains(&id) => self.put(id, State::Exhausted),
+                AfterLoss::Exhausted if at_replicas.contains(&id) => self.put(id, State::Exhausted),
                 // Its replica is unknown, or `due` removes it.
                 AfterLoss::Exhausted | AfterLoss::Expire => {}
             }
@@ -335,9 +335,9 @@ impl<T> Ledger<T> {
     /// send again now, each with its new attempt's number, in order of admission. They crossed its leave and were not taken; neither
     /// the replica nor the request failed, so no loss is counted. Requests whose replica is unknown are not included.
     pub fn replica_left(&mut self, replica: &str, now: u64) -> Vec<(u64, u32)> {
-        let there = self.placed.get(replica).cloned().unwrap_or_default();
+        let placed = self.placed.get(replica).cloned().unwrap_or_default();
         let mut again = Vec::new();
-        for id in there {
+        for id in placed {
             let Some(entry) = self.entries.get(&id) else {
                 continue;
             };
@@ -358,10 +358,10 @@ impl<T> Ledger<T> {
     /// connection; one that did stays there. Replicas and requests are not counted as failed.
     pub fn connection_lost(&mut self, now: u64, is_local: impl Fn(&T, &str) -> bool) -> Vec<(u64, u32)> {
         let mut sent = self.unplaced.clone();
-        for (replica, there) in &self.placed {
+        for (replica, placed) in &self.placed {
             let kept = |id: &u64| self.entries.get(id).map(|entry| &entry.kept);
             let over_it = |id: &&u64| kept(id).is_some_and(|kept| !is_local(kept, replica));
-            sent.extend(there.iter().filter(over_it));
+            sent.extend(placed.iter().filter(over_it));
         }
         let mut again = Vec::new();
         for id in sent {
@@ -440,7 +440,7 @@ impl<T> Ledger<T> {
     }
 
     /// The number of a request's current attempt, and the replica that has it, where that is known.
-    pub fn place(&self, id: u64) -> Option<(u32, Option<&str>)> {
+    pub fn attempt_and_replica(&self, id: u64) -> Option<(u32, Option<&str>)> {
         self.entries.get(&id).map(|entry| match &entry.state {
             State::At(replica) => (entry.attempt, Some(&**replica)),
             _ => (entry.attempt, None),
@@ -519,9 +519,9 @@ impl<T> Ledger<T> {
                 self.unplaced.remove(&id);
             }
             State::At(replica) => {
-                if let Some(there) = self.placed.get_mut(replica) {
-                    there.remove(&id);
-                    if there.is_empty() {
+                if let Some(placed) = self.placed.get_mut(replica) {
+                    placed.remove(&id);
+                    if placed.is_empty() {
                         self.placed.remove(replica);
                     }
                 }

@@ -95,12 +95,12 @@ struct SilenceChecks {
 
 impl Liveness {
     /// Notes a beat of `name` at `now` (µs). True if it was unknown, lost or leaving until now.
-    pub fn beat(&mut self, name: &str, now: u64) -> bool {
+    pub fn record_heartbeat(&mut self, name: &str, now: u64) -> bool {
         self.record(name, now, false)
     }
 
     /// Notes a beat of `name` at `now` (µs) that says that it is shutting down: it is alive and must not be chosen.
-    pub fn beat_leaving(&mut self, name: &str, now: u64) {
+    pub fn record_leaving(&mut self, name: &str, now: u64) {
         self.record(name, now, true);
     }
 

@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::invalid::FileError;
 
-pub use tree::Tree;
+pub use tree::TaskTree;
 
 /// A rooted tree of tasks, and what was profiled of their variants.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]

@@ -53,7 +53,7 @@ pub struct Forwarding {
     pub left_us: Option<u64>,
     /// Profiled execution time of the chosen replica, the paper's `y`.
     pub run_us: u64,
-    /// Time of the rest of the path after it ([`times_after`](crate::slack::times_after)).
+    /// Time of the rest of the path after it ([`remaining_times_us`](crate::slack::remaining_times_us)).
     pub after_us: u64,
     /// Whether the next task is the last on its path.
     pub last: bool,

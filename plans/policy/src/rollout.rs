@@ -49,7 +49,7 @@ impl Rollout {
     }
 
     /// Returns the ingresses that admit requests under an older epoch.
-    pub fn behind(&self, epoch: u64, now_us: u64) -> Vec<LaggingIngress> {
+    pub fn lagging(&self, epoch: u64, now_us: u64) -> Vec<LaggingIngress> {
         let behind = self
             .reporting(now_us)
             .filter(|(_, received)| received.admits < epoch);
@@ -63,7 +63,7 @@ impl Rollout {
     /// Returns whether every ingress admits requests under that epoch or a newer one. False before one has reported, and until every
     /// ingress has had the time to.
     pub fn is_admitted(&self, epoch: u64, now_us: u64) -> bool {
-        now_us >= LISTEN_US && self.ingresses(now_us) > 0 && self.behind(epoch, now_us).is_empty()
+        now_us >= LISTEN_US && self.ingresses(now_us) > 0 && self.lagging(epoch, now_us).is_empty()
     }
 
     fn reporting(&self, now_us: u64) -> impl Iterator<Item = (&String, &ReceivedState)> {
@@ -90,7 +90,7 @@ mod tests {
             ingress: "b".to_owned(),
             admits: 2,
         };
-        assert_eq!(rollout.behind(3, 2 * SECOND), [behind]);
+        assert_eq!(rollout.lagging(3, 2 * SECOND), [behind]);
         rollout.record("b", 4, false, 3 * SECOND);
         assert!(rollout.is_admitted(3, 3 * SECOND), "a newer epoch replaced it");
         assert_eq!(rollout.ingresses(3 * SECOND), 2);

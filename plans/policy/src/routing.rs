@@ -212,7 +212,7 @@ pub struct EdgeCache<R> {
 
 impl<R: Copy> EdgeCache<R> {
     /// Caches an edge with these shares, in the order of the replicas' ids, and this backup list.
-    pub fn of(shares: &[(R, f64)], backup: &[R], alive: impl Fn(R) -> bool) -> Self {
+    pub fn new(shares: &[(R, f64)], backup: &[R], alive: impl Fn(R) -> bool) -> Self {
         let (replicas, ends): (Vec<R>, Vec<f64>) = summed(shares.iter().copied(), &alive).unzip();
         let total = ends.last().copied().unwrap_or_default();
         let part = |part: usize| part as f64 / ends.len() as f64 * total;

@@ -98,11 +98,11 @@ pub struct Shifter {
 impl Shifter {
     /// A shifter in the first gear.
     pub fn new(gears: &[Gear], config: ShiftConfig) -> Self {
-        Self::between(gears.iter().map(|gear| gear.load.from_qps).collect(), config)
+        Self::with_bounds(gears.iter().map(|gear| gear.load.from_qps).collect(), config)
     }
 
     /// Creates a shifter from the lower ends of the gears' ranges of load alone, requests/s, ascending.
-    pub fn between(from_qps: Vec<f64>, config: ShiftConfig) -> Self {
+    pub fn with_bounds(from_qps: Vec<f64>, config: ShiftConfig) -> Self {
         Self {
             config,
             from_qps,

@@ -13,7 +13,7 @@ use crate::plan::{Edge, Exit, Plan, Stage, Target, Wiring};
 /// It is the time of the longest way: for every edge on it, one message of `hop_us` and the profiled batch of the variant that runs
 /// next, weighed by the shares of the edge's replicas. Queues are not in it: that is what slack is for. A stage without a profile takes no
 /// time.
-pub fn times_after(plan: &Plan, wiring: &Wiring, hop_us: u64) -> Vec<u64> {
+pub fn remaining_times_us(plan: &Plan, wiring: &Wiring, hop_us: u64) -> Vec<u64> {
     let variants: BTreeMap<&str, &str> = plan
         .placement
         .iter()
@@ -132,7 +132,7 @@ mod tests {
     fn the_longest_way_counts_by_the_shares_of_its_edge() {
         let plan = plan();
         assert_eq!(
-            times_after(&plan, &plan.gears[0].wiring, 0),
+            remaining_times_us(&plan, &plan.gears[0].wiring, 0),
             [20, 0, 0, 0],
             "the cars take longer than 16"
         );
@@ -141,6 +141,9 @@ mod tests {
             run_us: 400,
             accuracy: 0.9,
         });
-        assert_eq!(times_after(&slower, &slower.gears[0].wiring, 5), [111, 0, 0, 0]);
+        assert_eq!(
+            remaining_times_us(&slower, &slower.gears[0].wiring, 5),
+            [111, 0, 0, 0]
+        );
     }
 }

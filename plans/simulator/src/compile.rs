@@ -157,7 +157,7 @@ impl Compiled {
         };
         let names = Names::new(plan, profile, config, tables, &compiled.placement);
         for gear in &plan.gears {
-            let after = slack::times_after(plan, &gear.wiring, config.hop_us);
+            let after = slack::remaining_times_us(plan, &gear.wiring, config.hop_us);
             compiled.gear(gear, &names, &after)?;
         }
         Ok(compiled)

@@ -85,7 +85,7 @@ pub struct Loading {
 
 impl Loading {
     /// Returns the loading time of this variant, microseconds.
-    pub fn of(&self, variant: &str) -> u64 {
+    pub fn time_us(&self, variant: &str) -> u64 {
         self.by_variant.get(variant).copied().unwrap_or(self.default_us)
     }
 }

@@ -94,7 +94,7 @@ impl Epoch {
         let edges = self.plan.edges.iter();
         self.edges = edges
             .map(|edge| EdgeNow {
-                living: EdgeCache::of(&edge.shares, &edge.backup, alive),
+                living: EdgeCache::new(&edge.shares, &edge.backup, alive),
                 stage: edge.stage,
                 kind: edge.kind,
             })

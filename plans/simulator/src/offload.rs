@@ -29,7 +29,7 @@ use serde::Serialize;
 
 pub use hardware::{Forward, Hardware, Sampled};
 pub use kaskade_policy::hybrid_cache::Traffic;
-pub use pass::{LayerWork, StepTime, Weights, walk};
+pub use pass::{LayerWork, StepTime, Weights, simulate_step};
 pub use published::ConfigError;
 pub use run::{OffloadOutcome, RunError};
 pub use setup::{Arena, Load, Mode, Setup, SetupError};

@@ -13,8 +13,7 @@ pub use generate::{Diurnal, Spike, TwitterLike, Zipf};
 pub use parse::TraceError;
 pub use statistics::TraceStatistics;
 
-/// Microseconds per second.
-const SECOND: u64 = 1_000_000;
+use arrivals::SECOND;
 
 /// Longest trace of arrival times, seconds: four months. It is kept second by second where it is scaled, so that a single line that
 /// of `1700000000` would otherwise cost as much memory as half a century of load.

@@ -12,7 +12,7 @@ use kaskade_app::data::text_metric::Grading;
 use kaskade_app::family::Family;
 use kaskade_app::load::generator::{self, Until};
 use kaskade_app::load::record::{Figures, Record};
-use kaskade_app::load::requests::{Questions, Set};
+use kaskade_app::load::requests::{RequestSender, RequestSet};
 use kaskade_app::measure::meter::Meter;
 use kaskade_app::report::progress::Progress;
 use kaskade_app::report::units;
@@ -74,10 +74,10 @@ pub(crate) fn serve(
     quiet: bool,
 ) -> anyhow::Result<Mode> {
     let bus = BusConfig::new(app.name.as_str());
-    let meter = Meter::of(app.device, &(&app.power).into())?;
+    let meter = Meter::open(app.device, &(&app.power).into())?;
     let service = Service::builder(app)
         .family(family.clone())
-        .first_worker()
+        .on_first_worker()
         .plan(plan)
         .bus(bus.clone())
         .start()?;
@@ -105,8 +105,8 @@ async fn ask(
 ) -> anyhow::Result<Mode> {
     let client = Client::connect_with(bus, app.name.as_str()).await?.budget(BUDGET);
     let run = |requests: u64| {
-        let asked = Questions::new(client.clone(), Set::Samples(test.clone()));
-        let asked = Arc::new(asked.graded(Grading::of(&app.data)));
+        let asked = RequestSender::new(client.clone(), RequestSet::Samples(test.clone()));
+        let asked = Arc::new(asked.graded(Grading::from_data_sets(&app.data)));
         let record = Arc::new(Mutex::new(Record::new(app.slo.duration())?));
         let (sent, none) = (Until::Sent(requests), Duration::ZERO);
         let run = generator::closed_loop(Arc::clone(&asked), CLIENTS, sent, none, Arc::clone(&record));
@@ -137,7 +137,7 @@ async fn ask(
 /// Awaits a run while its progress is shown.
 async fn watched(
     run: impl Future<Output = Duration>,
-    asked: &Questions,
+    asked: &RequestSender,
     meter: &mut Meter,
     progress: &mut Progress,
 ) -> Duration {

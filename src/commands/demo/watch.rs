@@ -131,7 +131,7 @@ pub(super) fn run(
     let bus = BusConfig::new(app.name.as_str());
     let service = Service::builder(app)
         .family(family)
-        .first_worker()
+        .on_first_worker()
         .plan(plan)
         .bus(bus.clone())
         .start()?;

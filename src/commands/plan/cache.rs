@@ -79,7 +79,7 @@ struct Stated {
 
 fn named(name: &str) -> Result<Shape, String> {
     stated::opt_named(name).ok_or_else(|| {
-        let known = stated::opts().map(|shape| shape.name);
+        let known = stated::opt_models().map(|shape| shape.name);
         format!("known are {}; others by `--config`", known.join(", "))
     })
 }
@@ -240,12 +240,12 @@ fn as_text(found: &Report) -> String {
     let head = format!(
         "{}: {} of {}, {:.1} GB of weights; {}, prompts of {} and outputs of {}\n{}",
         shape.name,
-        units::counted(shape.layers, "layer", "layers"),
+        units::count_of(shape.layers, "layer", "layers"),
         shape.width,
         (shape.parameters() * shape.element_bytes as u64) as f64 / 1e9,
-        units::counted(load.requests, "request", "requests"),
+        units::count_of(load.requests, "request", "requests"),
         load.prompt,
-        units::counted(load.answer, "token", "tokens"),
+        units::count_of(load.answer, "token", "tokens"),
         hardware.name,
     );
     let rows = found.plans.iter().map(|plan| {

@@ -7,7 +7,7 @@ use kaskade_app::charts::graph;
 use kaskade_app::config::App;
 use kaskade_app::planning::{self, read_profile};
 use kaskade_app::report;
-use kaskade_app::report::progress::while_saying;
+use kaskade_app::report::progress::with_progress_line;
 use kaskade_app::report::units;
 use kaskade_planners::cascade::{CascadePlan, Objective};
 use kaskade_planners::thresholds::{Minimise, NonInferiorityTest};
@@ -138,9 +138,9 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     }
     let label = format!(
         "planning a cascade from {}",
-        units::counted_apart(profile.samples as u64, "sample", "samples")
+        units::count_with_separators(profile.samples as u64, "sample", "samples")
     );
-    let planned = while_saying(&label, args.json, || search.plan())?;
+    let planned = with_progress_line(&label, args.json, || search.plan())?;
     report::write_file(&args.out, &planned.plan.to_json()?)?;
     let mut files = vec![args.out.as_path()];
     if let Some(path) = &args.svg {

@@ -208,6 +208,6 @@ fn plan(profile: &Profile, options: &GearOptions, args: &Args) -> anyhow::Result
         }
     })?;
     progress.advance(u64::from(options.ranges));
-    progress.end(&units::counted(planned.plan.gears.len(), "gear", "gears"));
+    progress.end(&units::count_of(planned.plan.gears.len(), "gear", "gears"));
     Ok(planned)
 }

@@ -253,12 +253,12 @@ fn place(
 ) -> anyhow::Result<(Placement, Duration)> {
     let progress = Progress::begin("plan placement", 1, quiet);
     let work = || progress::timed(|| plan_placement(profile, cascade, options));
-    let (placed, took) = progress::while_saying("plan placement: searching", quiet, work);
+    let (placed, took) = progress::with_progress_line("plan placement: searching", quiet, work);
     let placed = placed.map_err(|error| refusal::of(&error))?;
     progress.end(&format!(
         "{} on {}",
-        units::counted(placed.plan.placement.len(), "instance", "instances"),
-        units::counted(placed.used(), "device", "devices")
+        units::count_of(placed.plan.placement.len(), "instance", "instances"),
+        units::count_of(placed.used(), "device", "devices")
     ));
     Ok((placed, took))
 }
@@ -408,8 +408,8 @@ fn devices(args: &Hardware, app: Option<&App>, profile: &Profile) -> anyhow::Res
         args.speed.len() == 1 || args.speed.len() == devices.len(),
         Usage::new(format!(
             "--speed has {} for {}; give one for all, or one for each",
-            units::counted(args.speed.len(), "number", "numbers"),
-            units::counted(devices.len(), "device", "devices")
+            units::count_of(args.speed.len(), "number", "numbers"),
+            units::count_of(devices.len(), "device", "devices")
         ))
     );
     for (device, speed) in devices.iter_mut().zip(args.speed.iter().cycle()) {

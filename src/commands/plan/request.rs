@@ -121,7 +121,7 @@ mod tests {
             (no_planner("digits", "kaskade.digits.replan"), "KSK0007"),
             (no_report(Duration::from_secs(65)), "KSK0022"),
         ] {
-            let failure = Failure::of(&fault.into());
+            let failure = Failure::from_error(&fault.into());
             assert_eq!(failure.exit(), 75, "{failure:?}");
             assert!(failure.message().starts_with(code), "{failure:?}");
         }

@@ -333,7 +333,7 @@ fn missing(app: &str, epoch: u64, progress: &Progress) -> Option<String> {
         ));
     }
     if progress.behind.is_empty() {
-        let ingresses = units::counted(progress.ingresses, "ingress admits", "ingresses admit");
+        let ingresses = units::count_of(progress.ingresses, "ingress admits", "ingresses admit");
         return Some(format!("{ingresses} epoch {epoch} so far"));
     }
     let behind = progress.behind.iter();
@@ -344,7 +344,7 @@ fn missing(app: &str, epoch: u64, progress: &Progress) -> Option<String> {
     Some(format!(
         "waiting for {} of {}: {}{loading}",
         behind.len(),
-        units::counted(progress.ingresses, "ingress", "ingresses"),
+        units::count_of(progress.ingresses, "ingress", "ingresses"),
         behind.join(", ")
     ))
 }

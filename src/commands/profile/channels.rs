@@ -55,7 +55,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     args.overwrite.check([args.out.as_path()])?;
     let host = HostLoad::begin();
     let measured = serving::runtime()?.block_on(measure(args))?;
-    if let Some(warning) = host_load::warning(host.others()) {
+    if let Some(warning) = host_load::warning(host.other_processes_share()) {
         say(&warning);
     }
     output::write_measured(&args.out, &(serde_json::to_string_pretty(&measured)? + "\n"))?;

@@ -51,7 +51,7 @@ fn partition(text: &str) -> Result<Partition, String> {
 /// Measures and prints.
 pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     let app = App::load_to_plan(&args.app)?;
-    let family = Family::of(&app);
+    let family = Family::from_app(&app);
     let mut batches = args.batches.clone();
     batches.sort_unstable();
     batches.dedup();

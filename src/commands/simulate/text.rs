@@ -17,12 +17,12 @@ pub(super) fn of_cascade(plan: &Plan, report: &Report, took_s: f64) -> String {
         "{}\n{}: {} answered, {} expired, {} refused, {} failed; {}\n{}{}\n{}\n\
          accuracy: {}; busiest device: {}; busy energy per request: {}",
         heading(plan, report, took_s),
-        units::counted_apart(report.requests, "request", "requests"),
+        units::count_with_separators(report.requests, "request", "requests"),
         units::count(report.answered),
         units::count(report.expired),
         units::count(report.refused),
         units::count(report.failed),
-        units::counted_apart(report.shifts, "shift", "shifts"),
+        units::count_with_separators(report.shifts, "shift", "shifts"),
         quantiles(report),
         objective(plan, report),
         variants(report),
@@ -37,14 +37,14 @@ pub(super) fn of_pipeline(plan: &Plan, report: &Report, took_s: f64) -> String {
     let shown = report.paths.len().min(PATHS);
     let more = match report.paths.len() - shown {
         0 => String::new(),
-        more => format!("\nand {}", units::counted(more, "more path", "more paths")),
+        more => format!("\nand {}", units::count_of(more, "more path", "more paths")),
     };
     format!(
         "{}\n{}; {} rerouted\n{}\n{}\n{}\n{}{more}\n\
          accuracy: {}, mean over requests; busiest device: {}; {:.1} devices in use",
         heading(plan, report, took_s),
-        units::counted_apart(report.requests, "request", "requests"),
-        units::counted_apart(report.rerouted, "branch", "branches"),
+        units::count_with_separators(report.requests, "request", "requests"),
+        units::count_with_separators(report.rerouted, "branch", "branches"),
         outcomes(report),
         quantiles(report),
         batches(report),

@@ -161,7 +161,7 @@ fn plans(bus: Bus, app: App) -> impl futures::Stream<Item = Event> + Send {
                 Err(_) => futures::stream::empty().boxed(),
             }),
             // The broker is embedded in a process of the app, which tells its plan.
-            Err(store::StoreError::NeedsJetStream { .. }) => Ok(told(bus, app).boxed()),
+            Err(store::StoreError::NeedsJetStream { .. }) => Ok(polled_plans(bus, app).boxed()),
             other => other.map(|_| futures::stream::empty().boxed()),
         }
     };
@@ -183,7 +183,7 @@ fn stored(plans: store::Plans) -> impl futures::Stream<Item = Event> + Send {
 }
 
 /// The plans that a process with an embedded broker tells, each once.
-fn told(bus: Bus, app: App) -> impl futures::Stream<Item = Event> + Send {
+fn polled_plans(bus: Bus, app: App) -> impl futures::Stream<Item = Event> + Send {
     futures::stream::unfold((bus, app, 0), async |(bus, app, known)| {
         loop {
             // A plan of another version, or a process that does not answer: the wiring stays what it was.

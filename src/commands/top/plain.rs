@@ -47,15 +47,15 @@ pub(super) fn certificates(report: &CertificateReport) -> String {
     let Some(running) = report.cascades.get(report.limit as usize) else {
         return String::new();
     };
-    let range = |[least, most]: [f64; 2]| format!("{} to {}", units::percent(least), units::percent(most));
+    let range = |[low, high]: [f64; 2]| format!("{} to {}", units::percent(low), units::percent(high));
     let mut parts = vec![format!(
         "certified cascade {} of {}",
         report.limit + 1,
         report.cascades.len()
     )];
     if running.audited > 0 {
-        let allowed = running.may_differ.map_or_else(String::new, |most| {
-            format!(", at most {} expected", units::percent(most))
+        let allowed = running.may_differ.map_or_else(String::new, |high| {
+            format!(", at most {} expected", units::percent(high))
         });
         parts.push(format!(
             "{} of {} audited answers differ from the largest variant's{allowed}",

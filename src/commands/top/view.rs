@@ -155,7 +155,7 @@ impl View {
                 self.plan = Some((epoch, *plan));
             }
             Event::LoadDrift(drift) => self.load_drift = Some((now, drift)),
-            Event::Certificates(report) => self.overview.watched(report),
+            Event::Certificates(report) => self.overview.record_certificates(report),
             Event::Finding(notice) => {
                 self.findings.push_back((now, notice));
                 if self.findings.len() > FINDINGS {

@@ -141,13 +141,13 @@ pub fn digits_profile() -> String {
 
 /// A `kaskade serve` process, killed when dropped.
 #[derive(Debug)]
-pub struct Served {
+pub struct ServeProcess {
     process: Process,
     lines: Receiver<String>,
     said: String,
 }
 
-impl Served {
+impl ServeProcess {
     /// Starts `kaskade serve ARGS` in the root folder. Without `--nats`, its embedded broker listens on a free port, so that
     /// tests that run at the same time do not collide.
     pub fn start(args: &[&str]) -> Self {
@@ -235,7 +235,7 @@ impl Served {
     /// Interrupts it (SIGINT), waits for its end, and returns all that it printed on standard error.
     ///
     /// # Panics
-    /// As [`Served::end`].
+    /// As [`ServeProcess::end`].
     pub fn interrupt(self) -> String {
         self.process.interrupt();
         self.ended()

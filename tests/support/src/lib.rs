@@ -2,7 +2,7 @@
 //!
 //! - [`NatsServer`] starts, stops, restarts, kills and pauses a real nats-server (`server.rs`).
 //! - [`nats_server_binary`] finds that program, and fetches one if none is installed (`binary.rs`).
-//! - [`kaskade()`] runs the command line, [`Served`] is a `kaskade serve` (`kaskade.rs`).
+//! - [`kaskade()`] runs the command line, [`ServeProcess`] is a `kaskade serve` (`kaskade.rs`).
 //! - [`Process`] is a child process that is killed when dropped (`process.rs`).
 //! - [`DelayProxy`] delays what a server sends (`proxy.rs`).
 //! - [`endpoint`] stands in for an endpoint of another party, and behaves as told.
@@ -39,7 +39,7 @@ mod wait;
 pub use binary::nats_server_binary;
 pub use certified::certified;
 pub use kaskade::{
-    DIGITS, ROOT, Served, TIMEOUT, built, command, digits_app, digits_profile, http_get, http_post,
+    DIGITS, ROOT, ServeProcess, TIMEOUT, built, command, digits_app, digits_profile, http_get, http_post,
     http_post_within, is_ready, json, kaskade, misuse, refusal, said, text,
 };
 pub use process::Process;

@@ -11,7 +11,8 @@ use kaskade_actors::{App, Code};
 use kaskade_testkit::oracle;
 pub(super) use kaskade_testkit::oracle::{End, Fate, Tally, connect};
 
-use crate::node::{APP, inputs};
+use crate::deployed_plan::APP;
+use crate::node::inputs;
 
 /// Requests, their rate, and their budget.
 #[derive(Debug, Clone)]

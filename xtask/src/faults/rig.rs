@@ -11,7 +11,8 @@ pub(super) use kaskade_testkit::Process;
 use kaskade_testkit::{NatsOptions, NatsServer, http_get};
 use tempfile::TempDir;
 
-use crate::node::{APP, PROBES, plan};
+use crate::deployed_plan::{APP, plan};
+use crate::node::PROBES;
 
 /// Time that a process may take to stop on a busy machine.
 const TIMEOUT: Duration = Duration::from_secs(30);

@@ -7,7 +7,7 @@ use kaskade_actors::wire::InferRequest;
 use kaskade_actors::{App, Client, Code};
 
 use super::oracle::{End, Fate, Load, Tally};
-use crate::node::APP;
+use crate::deployed_plan::APP;
 
 /// Sends the load with the shipped client, and makes the fault when a third of it is sent; `strike` returns the moment from which
 /// recovery counts. A request counts as lost if the client got no reply to it.

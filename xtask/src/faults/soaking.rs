@@ -13,7 +13,8 @@ use tokio::task::JoinSet;
 use super::monitor::{Held, Monitor};
 use super::oracle::{Load, undisturbed};
 use super::rig::{Rig, Start, mebibytes, pair};
-use crate::node::{APP, inputs};
+use crate::deployed_plan::APP;
+use crate::node::inputs;
 
 /// Time between two snapshots.
 const SLICE: Duration = Duration::from_secs(20);

@@ -31,7 +31,7 @@ pub(super) struct Figures {
 
 impl Verdict {
     /// A run in which every request must have exactly one reply within its budget.
-    pub(super) fn of(tally: &Tally) -> Self {
+    pub(super) fn from_tally(tally: &Tally) -> Self {
         Self::seen(tally)
             .demand(tally.lost() == 0, "every request gets a reply")
             .demand(tally.doubled() == 0, "no request gets two")

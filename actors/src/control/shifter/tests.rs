@@ -44,7 +44,7 @@ async fn shifter(ingress: &str) -> (Shifter, Bus) {
         distance: 0.3,
         memory_ticks: TICKS,
     };
-    let (metrics, watched) = (Arc::<Metrics>::default(), Arc::<AuditCounts>::default());
+    let (metrics, audit_counts) = (Arc::<Metrics>::default(), Arc::<AuditCounts>::default());
     let shifter = Shifter::new(
         ingress,
         ShiftConfig::default(),
@@ -52,7 +52,7 @@ async fn shifter(ingress: &str) -> (Shifter, Bus) {
         plans,
         dispatcher,
         metrics,
-        watched,
+        audit_counts,
     );
     (shifter, bus)
 }

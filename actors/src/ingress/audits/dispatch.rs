@@ -41,7 +41,7 @@ impl Ingress {
         let is_chosen = self
             .audits
             .sampler
-            .chooses(self.audits.watched.is_elevated(), capacity);
+            .selects(self.audits.audit_counts.is_elevated(), capacity);
         let StageOutcome::Outputs {
             outputs, confidence, ..
         } = &done.result
@@ -54,7 +54,7 @@ impl Ingress {
         }
         let list = version.plan.certified.as_ref()?;
         let expected = &list.cascades.get(index)?.stages;
-        self.audits.watched.count(version.epoch, |counts| {
+        self.audits.audit_counts.count(version.epoch, |counts| {
             let Some(counts) = counts.at(index) else { return };
             let mut count = |name: &str, deferred: bool, confidence: Option<f64>| {
                 let found = expected.iter().position(|stage| stage.stage == name);
@@ -83,7 +83,7 @@ impl Ingress {
         let live = comparable(outputs, list.texts)?;
         let variant = version.stage(entry.gear, &done.stage)?.variant.as_str();
         let chosen = if is_chosen {
-            Audit::of(&version.plan, entry.gear, variant)
+            Audit::new(&version.plan, entry.gear, variant)
         } else {
             None
         };
@@ -290,7 +290,7 @@ impl Ingress {
         } else {
             largest.answer.as_ref()
         };
-        self.audits.watched.count(open.version.epoch, |counts| {
+        self.audits.audit_counts.count(open.version.epoch, |counts| {
             open.audit
                 .count(counts, &open.live, answer, probe.answer.as_ref());
         });

@@ -159,7 +159,7 @@ struct Reservation {
     /// for the difference after the pull.
     each: u32,
     /// Largest number of requests per pull.
-    most: usize,
+    max_requests: usize,
 }
 
 impl Reservation {
@@ -169,7 +169,7 @@ impl Reservation {
         let each = max_payload.min(part);
         Self {
             each: u32::try_from(each).unwrap_or(u32::MAX),
-            most: (part / each.max(1)).clamp(1, BATCH),
+            max_requests: (part / each.max(1)).clamp(1, BATCH),
         }
     }
 }
@@ -213,7 +213,7 @@ impl Pump {
         if let (Ok(permit), Ok(bytes)) = (permit, bytes) {
             room.push(Room { permit, bytes });
         }
-        while room.len() < self.reservation.most {
+        while room.len() < self.reservation.max_requests {
             let permit = Arc::clone(&self.permits).try_acquire_owned();
             let bytes = Arc::clone(&self.bytes).try_acquire_many_owned(self.reservation.each);
             let (Ok(permit), Ok(bytes)) = (permit, bytes) else {
@@ -281,7 +281,7 @@ mod tests {
 
     #[test]
     fn at_most_a_quarter_of_the_bytes_is_reserved() {
-        for (total, max_payload, each, most) in [
+        for (total, max_payload, each, max_requests) in [
             (1024 * MIB, MIB, MIB, BATCH),
             (64 * MIB, MIB, MIB, 16),
             (1024 * MIB, 64 * MIB, 64 * MIB, 4),
@@ -290,7 +290,7 @@ mod tests {
             (0, MIB, 0, 1),
         ] {
             let each = u32::try_from(each).unwrap();
-            let expected = Reservation { each, most };
+            let expected = Reservation { each, max_requests };
             assert_eq!(Reservation::new(total, max_payload), expected, "{total}");
         }
     }

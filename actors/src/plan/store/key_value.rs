@@ -12,7 +12,9 @@ use futures::future::BoxFuture;
 use futures::{FutureExt, StreamExt};
 use kaskade_policy::plan::Plan;
 
-use super::{HistoryEntry, PlanStore, Plans, StoreError, StoredPlan, encode, epoch_of, read};
+use super::error::StoreError;
+use super::plan_store::{HistoryEntry, PlanStore, Plans};
+use super::stored_plan::{StoredPlan, encode, epoch_of, read};
 use crate::bus::{Bus, replication};
 use crate::subjects::App;
 

@@ -4,7 +4,9 @@ use futures::future::BoxFuture;
 use futures::{FutureExt, StreamExt, stream};
 use kaskade_policy::plan::Plan;
 
-use super::{HistoryEntry, PlanStore, Plans, StoreError, StoredPlan, encode, epoch_of, read};
+use super::error::StoreError;
+use super::plan_store::{HistoryEntry, PlanStore, Plans};
+use super::stored_plan::{StoredPlan, encode, epoch_of, read};
 use crate::bus::{Bucket, Revision};
 
 /// A plan store in memory. Clones share the plans.

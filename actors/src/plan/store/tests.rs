@@ -1,12 +1,13 @@
 //! Tests of both plan stores.
 
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
-use kaskade_policy::plan::{Edge, Wiring};
+use kaskade_policy::plan::{Edge, Plan, Wiring};
 use kaskade_testkit::{NatsOptions, NatsServer};
 
 use super::*;
 use crate::bus::{BusConfig, Embedded};
+use crate::error::{Code, Fault};
 use kaskade_broker::BrokerConfig;
 
 fn plan(made_by: &str) -> Plan {

@@ -24,7 +24,7 @@ fn take(
     until: u64,
 ) -> Result<Option<Bytes>, ChunkError> {
     assembler
-        .take(chunk, bytes, None, now, until)
+        .add(chunk, bytes, None, now, until)
         .map_err(|failed| failed.error)
 }
 
@@ -64,7 +64,7 @@ fn a_missing_chunk_fails_only_its_message() {
         take(&mut assembler, of(2, 1, 2), bytes(1), 0, LATER),
         Ok(Some(bytes(5)))
     );
-    assert_eq!(assembler.held(), 0);
+    assert_eq!(assembler.held_bytes(), 0);
     let orphan = take(&mut assembler, of(3, 1, 2), bytes(4), 0, LATER);
     assert!(matches!(orphan, Err(ChunkError::Gap { expected: 0, .. })));
 }
@@ -73,12 +73,12 @@ fn a_missing_chunk_fails_only_its_message() {
 fn the_reply_subject_of_a_failed_message_comes_from_its_first_chunk_and_is_used_once() {
     let mut assembler = Assembler::new(100, 1_000);
     let reply = || Some(Subject::from("done.here.7"));
-    assert_eq!(assembler.take(of(1, 0, 4), bytes(4), reply(), 0, LATER), Ok(None));
-    let failed = assembler.take(of(1, 2, 4), bytes(4), None, 0, LATER).unwrap_err();
+    assert_eq!(assembler.add(of(1, 0, 4), bytes(4), reply(), 0, LATER), Ok(None));
+    let failed = assembler.add(of(1, 2, 4), bytes(4), None, 0, LATER).unwrap_err();
     assert_eq!(failed.reply, reply());
     let fault = Fault::from(failed.error);
     assert!(fault.code.retryable(), "{fault}");
-    let rest = assembler.take(of(1, 3, 4), bytes(4), None, 0, LATER).unwrap_err();
+    let rest = assembler.add(of(1, 3, 4), bytes(4), None, 0, LATER).unwrap_err();
     assert_eq!(
         rest.reply, None,
         "a second word would end the next attempt as well"
@@ -100,7 +100,7 @@ fn what_would_be_too_large_is_refused_at_its_first_chunk() {
     // A wrong size claimed by the first chunk is detected later.
     assert_eq!(take(&mut assembler, of(2, 0, 3), bytes(1), 0, LATER), Ok(None));
     assert!(take(&mut assembler, of(2, 1, 3), bytes(100), 0, LATER).is_err());
-    assert_eq!(assembler.held(), 0);
+    assert_eq!(assembler.held_bytes(), 0);
 }
 
 #[test]
@@ -116,7 +116,7 @@ fn expired_messages_make_room() {
         })
     );
     assert_eq!(take(&mut assembler, of(3, 0, 2), bytes(60), 10, LATER), Ok(None));
-    assert_eq!(assembler.held(), 60 + 2 * OVERHEAD);
+    assert_eq!(assembler.held_bytes(), 60 + 2 * OVERHEAD);
     assert!(take(&mut assembler, of(1, 1, 2), bytes(1), 11, LATER).is_err());
 }
 
@@ -144,7 +144,7 @@ proptest! {
             .collect();
         let mut queues: Vec<std::collections::VecDeque<_>> = (0..)
             .zip(&sent)
-            .map(|(message, payload)| cut(message, payload, limit).collect())
+            .map(|(message, payload)| split(message, payload, limit).collect())
             .collect();
         let mut assembler = Assembler::new(400, 1 << 20);
         let mut whole = BTreeMap::new();
@@ -158,7 +158,7 @@ proptest! {
                 whole.insert(chunk.message, message);
             }
         }
-        prop_assert_eq!(assembler.held(), 0);
+        prop_assert_eq!(assembler.held_bytes(), 0);
         prop_assert_eq!(whole.into_values().collect::<Vec<_>>(), sent);
     }
 
@@ -172,7 +172,7 @@ proptest! {
                 let _ = take(&mut assembler, of(message, index, count), bytes(size), now, until);
             }
             let held: usize = assembler.partial.values().map(Partial::held).sum();
-            prop_assert_eq!(assembler.held(), held);
+            prop_assert_eq!(assembler.held_bytes(), held);
             prop_assert!(held <= 1_000);
         }
     }

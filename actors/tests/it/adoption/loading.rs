@@ -91,7 +91,7 @@ fn a_load_that_fails_leaves_the_plan_before_in_force() {
         let epoch = cluster.apply(&moved);
         let health = cluster.workers[1].health();
         wait_until("the worker says why", TIMEOUT, || {
-            matches!(health.lacking(), Some(NotReady::Failed(reasons)) if reasons["small-0"].contains("no such file"))
+            matches!(health.newest_plan_problem(), Some(NotReady::Failed(reasons)) if reasons["small-0"].contains("no such file"))
         });
         let ingress = cluster.ingress.health();
         // Out of service, they would not answer under the plan before.
@@ -115,7 +115,7 @@ fn a_load_that_fails_leaves_the_plan_before_in_force() {
         let epoch = cluster.apply(&again);
         cluster.admits(epoch);
         assert_eq!(by(&cluster.ask()).1, "w2");
-        assert_eq!((health.ready(), health.lacking()), (Ok(()), None));
+        assert_eq!((health.ready(), health.newest_plan_problem()), (Ok(()), None));
         assert_eq!(ingress.notes(), Vec::<String>::new());
     });
     assert!(slowest < SOON, "the slowest reply took {slowest:?}");
@@ -138,13 +138,16 @@ fn a_process_stays_ready_while_it_loads_the_next_plan() {
     let loading = NotReady::Loading { epoch, in_place: 1 };
     for health in [worker, ingress] {
         wait_until("it knows the plan", TIMEOUT, || {
-            health.lacking() == Some(loading.clone())
+            health.newest_plan_problem() == Some(loading.clone())
         });
         assert_eq!(health.ready(), Ok(()));
     }
     assert_eq!(by(&cluster.ask()).1, "w1");
     cluster.loading.set(|hold| hold.held = false);
     cluster.admits(epoch);
-    assert_eq!((worker.lacking(), ingress.lacking()), (None, None));
+    assert_eq!(
+        (worker.newest_plan_problem(), ingress.newest_plan_problem()),
+        (None, None)
+    );
     cluster.stop();
 }

@@ -4,7 +4,7 @@ fn names(names: &[&str]) -> Vec<String> {
     names.iter().map(ToString::to_string).collect()
 }
 
-fn placed(expected: &[&str], found: &[&str]) -> Result<Option<Vec<usize>>, OtherClasses> {
+fn placed(expected: &[&str], found: &[&str]) -> Result<Option<Vec<usize>>, ClassMismatch> {
     let classes = FamilyClasses {
         stated: names(expected),
         ..FamilyClasses::default()
@@ -260,10 +260,10 @@ fn labels_of_entities_that_one_variant_alone_has_are_named() {
     let of = |variant: &str, labels: &[&str]| (variant.to_owned(), names(labels));
     let small = of("small", &["O", "B-PER", "I-PER", "B-LOC"]);
     let large = of("large", &["O", "I-PERSON", "I-LOC"]);
-    let remarks = unequal_entities(&[small.clone(), large]);
+    let remarks = entity_label_warnings(&[small.clone(), large]);
     assert!(
         remarks.len() == 1 && remarks[0].contains("only `small` has `PER`, and only `large` has `PERSON`"),
         "{remarks:?}"
     );
-    assert!(unequal_entities(&[small, of("other", &["O", "I-LOC", "I-PER"])]).is_empty());
+    assert!(entity_label_warnings(&[small, of("other", &["O", "I-LOC", "I-PER"])]).is_empty());
 }

@@ -127,7 +127,7 @@ fn overconfidence_is_calibrated_and_no_answer_changes() {
     assert_eq!(seen, 200);
     assert!(answers.calibration.temperature > 1.5, "{:?}", answers.calibration);
     // The temperature fits the accuracy on the selection part; the error is measured on all samples.
-    let selection = parts(200).selection;
+    let selection = split_samples(200).selection;
     let fitted =
         selection.iter().filter(|place| !place.is_multiple_of(4)).count() as f64 / selection.len() as f64;
     let unfitted = (fitted - 0.75).abs();

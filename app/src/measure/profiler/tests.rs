@@ -495,7 +495,7 @@ fn a_variant_is_profiled_on_the_device_that_serves_it() {
         ),
     ] {
         let app = of(stated, workers);
-        let family = Family::of(&app);
+        let family = Family::from_app(&app);
         assert_eq!(
             family.members[0].device.to_string(),
             device,

@@ -54,7 +54,7 @@ pub fn as_text(profile: &Profile, planned: &CascadePlan) -> String {
             "{}: {}, from {}{} on {}, energy {}",
             planned.plan.app,
             planned.plan.made_by,
-            units::counted(profile.samples, "validation sample", "validation samples"),
+            units::count_of(profile.samples, "validation sample", "validation samples"),
             gears::judged(profile.judge.as_deref()),
             profile.device,
             profile.energy_source
@@ -172,7 +172,7 @@ fn uncertified(planned: &CascadePlan) -> String {
         return "Not certified. `--max-loss 1%` proves a bound on the loss of accuracy.".to_owned();
     };
     let points = |share: f64| format!("{:+.2}", 100.0 * share);
-    let [least, most] = held_out.interval;
+    let [low, high] = held_out.interval;
     let warning = if held_out.difference < -NOTABLE_LOSS
         && planned.estimates.accuracy > planned.estimates.largest_accuracy - NOTABLE_LOSS
     {
@@ -186,8 +186,8 @@ fn uncertified(planned: &CascadePlan) -> String {
          {} to {}). `--max-loss 1%` proves a bound.{warning}",
         units::percent(held_out.accuracy),
         points(held_out.difference),
-        points(least),
-        points(most),
+        points(low),
+        points(high),
     )
 }
 
@@ -213,7 +213,7 @@ fn frontier_text(profile: &Profile, planned: &CascadePlan, kind: &str) -> String
     let mut left_out: Vec<String> = left_out.iter().map(|(_, name)| (*name).to_owned()).collect();
     let dominated = planned.frontier.points.len() - points.len();
     if dominated > 0 {
-        left_out.push(units::counted(dominated, "cascade", "cascades"));
+        left_out.push(units::count_of(dominated, "cascade", "cascades"));
     }
     let remark = if left_out.is_empty() {
         String::new()
@@ -225,7 +225,7 @@ fn frontier_text(profile: &Profile, planned: &CascadePlan, kind: &str) -> String
     };
     format!(
         "\nfrontier: {} ({kind})\n{}{remark}",
-        units::counted(points.len(), "cascade", "cascades"),
+        units::count_of(points.len(), "cascade", "cascades"),
         frontier_table(profile, planned, &points, shown)
     )
 }

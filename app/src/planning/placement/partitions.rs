@@ -58,7 +58,7 @@ pub fn of(task: Task, max_tokens: Option<NonZeroU32>, dir: &Path) -> Result<Part
 ///
 /// # Errors
 /// As [`of`].
-pub(crate) fn most(dir: &Path) -> Result<u32, LoadError> {
+pub(crate) fn max_partitions(dir: &Path) -> Result<u32, LoadError> {
     let known = kaskade_models::partitioning(dir)?;
     Ok(known.map_or(1, |known| u32::try_from(known.layers).unwrap_or(u32::MAX)))
 }

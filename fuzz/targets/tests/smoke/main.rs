@@ -128,7 +128,7 @@ impl Witness {
         if begin.elapsed() > MAX_TIME {
             self.fail(&format!("it took {:?}", begin.elapsed()));
         }
-        if allocated > (self.target.most_kib << 10) + PER_BYTE * input.len() {
+        if allocated > (self.target.max_kib << 10) + PER_BYTE * input.len() {
             self.fail(&format!(
                 "it allocated {} KiB for {} bytes",
                 allocated >> 10,

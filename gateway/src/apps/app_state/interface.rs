@@ -35,7 +35,7 @@ pub(super) fn of(models: &BTreeMap<&str, &ModelInterface>, plan: Option<&Plan>) 
 
 /// Returns the variants that receive requests first, in any gear; in a pipeline, all variants of the first task.
 fn entries(plan: &Plan) -> BTreeSet<&str> {
-    let wirings = plan.every_gear().map(|gear| &gear.wiring);
+    let wirings = plan.all_gears().map(|gear| &gear.wiring);
     let entries = wirings.flat_map(|wiring| {
         let named = |edge: &Edge| wiring.stages.iter().find(|stage| stage.name == edge.stage);
         let stages = wiring.members().filter_map(named);
@@ -46,7 +46,7 @@ fn entries(plan: &Plan) -> BTreeSet<&str> {
 }
 
 fn fans_out(plan: &Plan) -> bool {
-    let mut stages = plan.every_gear().flat_map(|gear| &gear.wiring.stages);
+    let mut stages = plan.all_gears().flat_map(|gear| &gear.wiring.stages);
     stages.any(|stage| matches!(stage.exit, Exit::FanOut { .. }))
 }
 

@@ -73,7 +73,7 @@ impl Plans {
         let others = others.filter(|(epoch, _)| admitted.is_none_or(|(admitted, _)| admitted != *epoch));
         admitted.into_iter().chain(others).find_map(|(epoch, plan)| {
             let in_force = self.gear(epoch);
-            let all = (0_u32..).take(plan.every_gear().count());
+            let all = (0_u32..).take(plan.all_gears().count());
             let mut gears = std::iter::once(in_force).chain(all.filter(|gear| *gear != in_force));
             let gear = gears.find(|gear| plan.gear(*gear).is_some_and(|gear| fits(&gear.wiring, reply)))?;
             Some((Arc::clone(plan), gear))

@@ -99,12 +99,12 @@ mod tests {
 
     use super::*;
 
-    fn beat(watched: &AppState, actor: &str, kind: &str, replicas: &[&str], leaving: bool) {
+    fn beat(app_state: &AppState, actor: &str, kind: &str, replicas: &[&str], leaving: bool) {
         let replicas = replicas.iter().map(|id| ReplicaBeat {
             id: (*id).to_owned(),
             ..ReplicaBeat::default()
         });
-        watched.state().beat(Heartbeat {
+        app_state.state().beat(Heartbeat {
             actor: actor.to_owned(),
             kind: kind.to_owned(),
             replicas: replicas.collect(),
@@ -116,8 +116,8 @@ mod tests {
     /// An app whose workers were all dead was ready.
     #[test]
     fn an_app_serves_if_a_live_replica_runs_its_entry() {
-        let watched = AppState::new("a");
-        let said = watched.not_serving().unwrap();
+        let app_state = AppState::new("a");
+        let said = app_state.not_serving().unwrap();
         assert!(said.contains("no replica of app `a` lives"), "{said}");
         let plan = Plan::cascade("a")
             .stage("small", "small")
@@ -127,20 +127,20 @@ mod tests {
             .worker("w2")
             .build()
             .unwrap();
-        watched.state().plans.stored(1, plan);
-        beat(&watched, "w2", "worker", &["large-0"], false);
-        let said = watched.not_serving().unwrap();
+        app_state.state().plans.stored(1, plan);
+        beat(&app_state, "w2", "worker", &["large-0"], false);
+        let said = app_state.not_serving().unwrap();
         assert!(said.contains("stage `small`"), "{said}");
-        assert_eq!(watched.unserved(), ["small"]);
-        beat(&watched, "w1", "worker", &["small-0"], false);
-        assert_eq!(watched.not_serving(), None);
-        assert!(watched.unserved().is_empty());
-        beat(&watched, "w2", "worker", &["large-0"], true);
-        assert_eq!(watched.not_serving(), None, "the small one still answers");
-        assert_eq!(watched.unserved(), ["large"]);
-        beat(&watched, "w1", "worker", &["small-0"], true);
-        assert!(watched.not_serving().is_some());
-        beat(&watched, "small", "custom", &["small"], false);
-        assert_eq!(watched.not_serving(), None, "a custom actor serves the stage");
+        assert_eq!(app_state.unserved(), ["small"]);
+        beat(&app_state, "w1", "worker", &["small-0"], false);
+        assert_eq!(app_state.not_serving(), None);
+        assert!(app_state.unserved().is_empty());
+        beat(&app_state, "w2", "worker", &["large-0"], true);
+        assert_eq!(app_state.not_serving(), None, "the small one still answers");
+        assert_eq!(app_state.unserved(), ["large"]);
+        beat(&app_state, "w1", "worker", &["small-0"], true);
+        assert!(app_state.not_serving().is_some());
+        beat(&app_state, "small", "custom", &["small"], false);
+        assert_eq!(app_state.not_serving(), None, "a custom actor serves the stage");
     }
 }

@@ -51,7 +51,7 @@ enum AppMessage {
 pub(crate) async fn follow(
     bus: &Bus,
     app: &App,
-    watched: &Arc<AppState>,
+    app_state: &Arc<AppState>,
     times: Arc<LatencyHistograms>,
 ) -> Result<(), BusError> {
     let inbox = bus.client().new_inbox();
@@ -87,8 +87,8 @@ pub(crate) async fn follow(
             .boxed(),
     ];
     let mut messages = futures::stream::select_all(streams);
-    tokio::spawn(plans(bus.clone(), app.clone(), Arc::clone(watched)));
-    let (bus, watched) = (bus.clone(), Arc::clone(watched));
+    tokio::spawn(plans(bus.clone(), app.clone(), Arc::clone(app_state)));
+    let (bus, app_state) = (bus.clone(), Arc::clone(app_state));
     tokio::spawn(async move {
         let mut decoded: HashMap<String, Instant> = HashMap::new();
         let mut second = tokio::time::interval(Duration::from_secs(1));
@@ -96,12 +96,12 @@ pub(crate) async fn follow(
         loop {
             tokio::select! {
                 message = messages.next() => match message {
-                    Some(message) => take(&watched, &mut decoded, &message),
+                    Some(message) => take(&app_state, &mut decoded, &message),
                     None => return,
                 },
                 _ = second.tick() => {
                     decoded.retain(|_, at| at.elapsed() < DECODE);
-                    before = tick(&watched, &times, &before);
+                    before = tick(&app_state, &times, &before);
                     let reply = Some(inbox.as_str().into());
                     if let Err(error) = bus.publish(question.clone(), reply, None, Bytes::new()).await {
                         tracing::debug!(%error, "asking the ingresses for their counters failed");
@@ -114,7 +114,7 @@ pub(crate) async fn follow(
 }
 
 /// Follows the plan store. Without one, the wiring stays unknown.
-async fn plans(bus: Bus, app: App, watched: Arc<AppState>) {
+async fn plans(bus: Bus, app: App, app_state: Arc<AppState>) {
     loop {
         let followed = async {
             let Some(store) = store::find(&bus, &app).await? else {
@@ -122,12 +122,15 @@ async fn plans(bus: Bus, app: App, watched: Arc<AppState>) {
             };
             // Ingresses may still admit under an older plan than the newest.
             for past in store.history().await? {
-                watched.state().plans.stored(past.stored.epoch, past.stored.plan);
+                app_state
+                    .state()
+                    .plans
+                    .stored(past.stored.epoch, past.stored.plan);
             }
             let mut plans = store.watch().await?;
             while let Some(stored) = plans.next().await {
                 match stored {
-                    Ok(stored) => watched.state().plans.stored(stored.epoch, stored.plan),
+                    Ok(stored) => app_state.state().plans.stored(stored.epoch, stored.plan),
                     Err(error) => tracing::warn!(%error, "a stored plan cannot be shown"),
                 }
             }
@@ -138,7 +141,7 @@ async fn plans(bus: Bus, app: App, watched: Arc<AppState>) {
             // The broker may be embedded in another process.
             let may_be_embedded = matches!(error, StoreError::NeedsJetStream { .. });
             if may_be_embedded && let Ok(Some(stored)) = store::ask(&bus, &app).await {
-                watched.state().plans.stored(stored.epoch, stored.plan);
+                app_state.state().plans.stored(stored.epoch, stored.plan);
             }
         }
         tokio::time::sleep(AGAIN).await;
@@ -146,7 +149,7 @@ async fn plans(bus: Bus, app: App, watched: Arc<AppState>) {
 }
 
 /// Processes a message. Ignores one that cannot be decoded, such as that of another version.
-fn take(watched: &AppState, decoded: &mut HashMap<String, Instant>, message: &AppMessage) {
+fn take(app_state: &AppState, decoded: &mut HashMap<String, Instant>, message: &AppMessage) {
     match message {
         AppMessage::Beat(message) => {
             let at = decoded.get(message.subject.as_str());
@@ -155,26 +158,26 @@ fn take(watched: &AppState, decoded: &mut HashMap<String, Instant>, message: &Ap
             }
             decoded.insert(message.subject.to_string(), Instant::now());
             if let Ok(beat) = Heartbeat::decode(&message.payload) {
-                watched.state().beat(beat);
+                app_state.state().beat(beat);
             }
         }
         AppMessage::Energy(message) => {
             if let Ok(report) = EnergyReport::decode(&message.payload) {
-                let mut state = watched.state();
+                let mut state = app_state.state();
                 let now = state.begun.elapsed();
                 state.overview.energy(now, report);
             }
         }
         AppMessage::Gear(message) => {
             if let Ok(shift) = GearShift::decode(&message.payload) {
-                let mut state = watched.state();
+                let mut state = app_state.state();
                 state.plans.shifted(shift);
                 state.overview.shifted(shift);
             }
         }
         AppMessage::Shifted(message) => {
             if let Ok(report) = ShiftReport::decode(&message.payload) {
-                let mut state = watched.state();
+                let mut state = app_state.state();
                 state.shifts.push_back(Shift {
                     at_ms: now_ms(),
                     from: report.from,
@@ -188,20 +191,20 @@ fn take(watched: &AppState, decoded: &mut HashMap<String, Instant>, message: &Ap
         }
         AppMessage::Certificates(message) => {
             if let Ok(report) = CertificateReport::decode(&message.payload) {
-                watched.state().overview.watched(report);
+                app_state.state().overview.record_certificates(report);
             }
         }
         AppMessage::Ingress(message) => {
             if let Ok(state) = IngressState::decode(&message.payload) {
-                watched.state().ingress(state);
+                app_state.state().ingress(state);
             }
         }
-        AppMessage::Stats(message) => stats(watched, &message.payload),
+        AppMessage::Stats(message) => stats(app_state, &message.payload),
     }
 }
 
 /// Updates the counters of an ingress from its NATS service statistics.
-fn stats(watched: &AppState, payload: &[u8]) {
+fn stats(app_state: &AppState, payload: &[u8]) {
     let Ok(stats) = serde_json::from_slice::<Stats>(payload) else {
         return;
     };
@@ -218,7 +221,7 @@ fn stats(watched: &AppState, payload: &[u8]) {
         processing: endpoint.processing_time,
         latencies: counters.latencies,
     };
-    let mut known = watched.state();
+    let mut known = app_state.state();
     let now = known.begun.elapsed();
     known.overview.counts(now, &stats.id, counts);
     known.last_error = endpoint
@@ -228,12 +231,12 @@ fn stats(watched: &AppState, payload: &[u8]) {
 }
 
 /// Ends a second: computes the overview, adds a history point, and sends an update. Returns the current latency counts.
-fn tick(watched: &AppState, times: &LatencyHistograms, before: &histogram::Counts) -> histogram::Counts {
+fn tick(app_state: &AppState, times: &LatencyHistograms, before: &histogram::Counts) -> histogram::Counts {
     let until_now = times.request.read();
     let last = until_now.since(before);
-    let mut state = watched.state();
+    let mut state = app_state.state();
     let now = state.begun.elapsed();
-    let snapshot = state.overview.snapshot(&watched.app, now);
+    let snapshot = state.overview.snapshot(&app_state.app, now);
     let point = Point {
         at_ms: now_ms(),
         arrived_per_s: snapshot.ingresses.map_or(0.0, |rates| rates.arrived_per_s),
@@ -251,9 +254,9 @@ fn tick(watched: &AppState, times: &LatencyHistograms, before: &histogram::Count
     }
     state.forget_silent();
     // Serialise only if there are readers.
-    if watched.updates.receiver_count() > 0 {
-        let (number, update) = state.next_update(&watched.app);
-        watched.updates.send_replace((number, Arc::from(update)));
+    if app_state.updates.receiver_count() > 0 {
+        let (number, update) = state.next_update(&app_state.app);
+        app_state.updates.send_replace((number, Arc::from(update)));
     } else {
         state.forget_readers();
     }

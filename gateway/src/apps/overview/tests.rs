@@ -229,7 +229,7 @@ fn what_was_found_about_another_plan_is_not_shown() {
     };
     let mut overview = Overview::default();
     overview.beat(at(1), beat(3));
-    overview.watched(CertificateReport {
+    overview.record_certificates(CertificateReport {
         epoch: 3,
         ..CertificateReport::default()
     });

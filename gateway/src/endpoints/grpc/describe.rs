@@ -16,10 +16,10 @@ use crate::endpoints::health::{app_not_ready, variant_not_ready};
 use crate::endpoints::oip::metadata::{index_state, of_version, tensors, versions};
 use crate::endpoints::oip::stats::{Row, rows};
 use crate::http::failure::Failure;
-use crate::state::{GatewayState, Served};
+use crate::state::{GatewayState, ServedApp};
 
 /// Returns the app of that name, if it has the version.
-fn app(shared: &GatewayState, name: &str, version: Option<&str>) -> Result<Arc<Served>, Failure> {
+fn app(shared: &GatewayState, name: &str, version: Option<&str>) -> Result<Arc<ServedApp>, Failure> {
     match version {
         Some(version) => of_version(shared, name, version),
         None => shared.app(name),

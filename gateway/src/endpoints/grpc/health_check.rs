@@ -31,10 +31,10 @@ pub(super) struct HealthCheck {
 
 impl HealthCheck {
     pub(super) fn new(shared: &Arc<GatewayState>) -> Self {
-        let most = shared.limits.max_in_flight.min(MAX_WATCHES);
+        let max_watches = shared.limits.max_in_flight.min(MAX_WATCHES);
         Self {
             shared: Arc::clone(shared),
-            watches: Arc::new(Semaphore::new(most)),
+            watches: Arc::new(Semaphore::new(max_watches)),
         }
     }
 }

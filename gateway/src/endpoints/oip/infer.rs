@@ -27,7 +27,7 @@ use crate::http::json_body::{self, or_default};
 use crate::http::path_params::Path;
 use crate::requests::call::Call;
 use crate::requests::reply_metadata::Parameters;
-use crate::state::{GatewayState, Served};
+use crate::state::{GatewayState, ServedApp};
 
 /// Bytes that are reserved for the JSON of an answer.
 const JSON_BYTES: usize = 512;
@@ -137,8 +137,8 @@ pub(crate) fn no_shared_memory(kind: &str, name: &str) -> Failure {
 }
 
 /// Returns the app, if that version answers every request in every gear.
-pub(crate) fn alone(app: Arc<Served>, version: &str) -> Result<Arc<Served>, Failure> {
-    let plan = app.watched.plan();
+pub(crate) fn alone(app: Arc<ServedApp>, version: &str) -> Result<Arc<ServedApp>, Failure> {
+    let plan = app.state.plan();
     let only = plan.is_some_and(|(_, plan)| {
         let mut stages = plan.gears.iter().flat_map(|gear| &gear.wiring.stages);
         stages.all(|stage| stage.variant == version)
@@ -152,7 +152,11 @@ pub(crate) fn alone(app: Arc<Served>, version: &str) -> Result<Arc<Served>, Fail
     ))
 }
 
-async fn infer(shared: &GatewayState, app: Arc<Served>, request: Request) -> Result<Response<Body>, Failure> {
+async fn infer(
+    shared: &GatewayState,
+    app: Arc<ServedApp>,
+    request: Request,
+) -> Result<Response<Body>, Failure> {
     let (parts, body) = request.into_parts();
     let body = shared.read_body(&parts, body).await?;
     let header = parts.headers.get(&HEADER_LENGTH).cloned();
@@ -262,7 +266,7 @@ fn scalar(value: Value) -> Option<String> {
 ///
 /// # Errors
 /// `KSK0001` with the name of the parameter.
-pub(crate) fn refuse_sampling(app: &Served, parameters: &BTreeMap<String, String>) -> Result<(), Failure> {
+pub(crate) fn refuse_sampling(app: &ServedApp, parameters: &BTreeMap<String, String>) -> Result<(), Failure> {
     if app.options.answers != Some(AnswerKind::Text) {
         return Ok(());
     }

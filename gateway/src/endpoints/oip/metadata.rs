@@ -16,7 +16,7 @@ use crate::endpoints::health::{app_not_ready, variant_not_ready};
 use crate::http::failure::{Failure, shortened};
 use crate::http::json_body::{self, or_default};
 use crate::http::path_params::Path;
-use crate::state::{GatewayState, Served};
+use crate::state::{GatewayState, ServedApp};
 
 type Apps = State<Arc<GatewayState>>;
 
@@ -131,15 +131,19 @@ fn model_state(model: &str, not_ready: Option<String>) -> Response<Body> {
 }
 
 /// Returns the variants of an app's plan, or those that its workers report.
-pub(crate) fn versions(app: &Served) -> Vec<String> {
-    match app.watched.plan() {
+pub(crate) fn versions(app: &ServedApp) -> Vec<String> {
+    match app.state.plan() {
         Some((_, plan)) => plan.variants.iter().map(|variant| variant.name.clone()).collect(),
-        None => app.watched.live().into_keys().collect(),
+        None => app.state.live().into_keys().collect(),
     }
 }
 
 /// Returns the app, if it has that version.
-pub(crate) fn of_version(shared: &GatewayState, model: &str, version: &str) -> Result<Arc<Served>, Failure> {
+pub(crate) fn of_version(
+    shared: &GatewayState,
+    model: &str,
+    version: &str,
+) -> Result<Arc<ServedApp>, Failure> {
     let app = shared.app(model)?;
     let known = versions(&app);
     if known.iter().any(|name| name == version) {
@@ -153,9 +157,9 @@ pub(crate) fn of_version(shared: &GatewayState, model: &str, version: &str) -> R
 }
 
 /// Returns inputs and outputs: those that the app's options state or its workers announce, and those of answered requests.
-pub(crate) async fn tensors(app: &Served) -> (Vec<TensorInfo>, Vec<TensorInfo>) {
-    let announced = app.announced().await;
-    let learned = app.learned();
+pub(crate) async fn tensors(app: &ServedApp) -> (Vec<TensorInfo>, Vec<TensorInfo>) {
+    let announced = app.announced_signature().await;
+    let learned = app.learned_signature();
     let known = app
         .options
         .signature
@@ -186,7 +190,7 @@ pub(crate) async fn tensors(app: &Served) -> (Vec<TensorInfo>, Vec<TensorInfo>) 
     (inputs, outputs)
 }
 
-async fn metadata(app: &Served, versions: &[String]) -> Value {
+async fn metadata(app: &ServedApp, versions: &[String]) -> Value {
     let (inputs, outputs) = tensors(app).await;
     let list = |tensors: Vec<TensorInfo>| -> Vec<Value> {
         let tensors = tensors.into_iter();
@@ -204,7 +208,7 @@ async fn metadata(app: &Served, versions: &[String]) -> Value {
 }
 
 /// Returns the configuration as Triton's clients read it. Requests have no batch dimension: the app batches by itself.
-async fn configuration(app: &Served) -> Value {
+async fn configuration(app: &ServedApp) -> Value {
     let (inputs, outputs) = tensors(app).await;
     let list = |tensors: Vec<TensorInfo>| -> Vec<Value> {
         let tensors = tensors.into_iter();

@@ -11,7 +11,7 @@ use super::answer;
 use super::metadata::{of_version, versions};
 use crate::apps::app_state::Totals;
 use crate::http::path_params::Path;
-use crate::state::{GatewayState, Served};
+use crate::state::{GatewayState, ServedApp};
 
 type Apps = State<Arc<GatewayState>>;
 
@@ -45,8 +45,8 @@ pub(crate) struct Row {
 }
 
 /// Returns the counts of an app's versions, or of a single one.
-pub(crate) fn rows(app: &Served, only: Option<&str>) -> Vec<Row> {
-    let (totals, failures) = app.watched.totals();
+pub(crate) fn rows(app: &ServedApp, only: Option<&str>) -> Vec<Row> {
+    let (totals, failures) = app.state.totals();
     let versions = versions(app).into_iter();
     versions
         .enumerate()
@@ -62,7 +62,7 @@ pub(crate) fn rows(app: &Served, only: Option<&str>) -> Vec<Row> {
         .collect()
 }
 
-fn of_app(app: &Served, only: Option<&str>) -> Vec<Value> {
+fn of_app(app: &ServedApp, only: Option<&str>) -> Vec<Value> {
     let duration = |count: u64, micros: u64| json!({"count": count, "ns": micros.saturating_mul(1_000)});
     let none = duration(0, 0);
     let stats = rows(app, only).into_iter().map(|row| {

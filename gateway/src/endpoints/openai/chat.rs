@@ -17,10 +17,11 @@ use super::described_prompt::undescribed;
 use super::formats_and_tools::Call;
 use super::refused_fields::Requests;
 use super::sampling::{Common, MAX_TOP};
-use super::sse::{self, ApiKind, ChoiceRequest, Head, put};
+use super::sse::{self, ApiKind, ChoiceRequest, Head};
 use crate::endpoints::oip::json_response;
 use crate::http::api::Api;
 use crate::http::failure::Failure;
+use crate::http::json_body::set_field;
 use crate::state::GatewayState;
 
 #[derive(Deserialize)]
@@ -74,7 +75,7 @@ pub(super) async fn create(State(shared): State<Arc<GatewayState>>, request: Req
 async fn chat(shared: &GatewayState, request: Request) -> Result<Response<Body>, Failure> {
     let (call, asked): (_, Chat) =
         begin(shared, request, |asked: &Chat| asked.common.model.as_deref()).await?;
-    call.app.refuse_kinds(&NOT_TEXT)?;
+    call.app.check_answer_kind(&NOT_TEXT)?;
     asked.common.check(Requests::Chat)?;
     let messages = messages(asked.messages)?;
     let logprobs = asked.logprobs.unwrap_or(false);
@@ -138,11 +139,11 @@ async fn chat(shared: &GatewayState, request: Request) -> Result<Response<Body>,
         let mut message =
             json!({"role": "assistant", "content": content, "refusal": null, "annotations": []});
         if !choice.reasoning.is_empty() {
-            put(&mut message, REASONING_CONTENT, choice.reasoning.clone().into());
+            set_field(&mut message, REASONING_CONTENT, choice.reasoning.clone().into());
         }
         if !calls.is_empty() {
             let calls: Vec<Value> = calls.iter().map(Call::chat).collect();
-            put(&mut message, "tool_calls", calls.into());
+            set_field(&mut message, "tool_calls", calls.into());
         }
         choices.push(json!({
             "index": index,
@@ -161,7 +162,7 @@ async fn chat(shared: &GatewayState, request: Request) -> Result<Response<Body>,
         "service_tier": "default",
     });
     if let Some(prompt) = prompt {
-        put(&mut body, "prompt_logprobs", prompt);
+        set_field(&mut body, "prompt_logprobs", prompt);
     }
     usage.write(&mut body);
     let mut response = json_response(axum::http::StatusCode::OK, body.to_string());
@@ -201,7 +202,7 @@ pub(super) fn messages(messages: Vec<Message>) -> Result<String, Failure> {
         };
         let mut written = json!({"role": role, "content": content});
         if let Some(calls) = calls {
-            put(&mut written, "tool_calls", calls.into());
+            set_field(&mut written, "tool_calls", calls.into());
         }
         for (field, value) in [
             ("tool_call_id", message.tool_call_id),
@@ -209,7 +210,7 @@ pub(super) fn messages(messages: Vec<Message>) -> Result<String, Failure> {
             (REASONING_CONTENT, message.reasoning_content),
         ] {
             if let Some(value) = value {
-                put(&mut written, field, value.into());
+                set_field(&mut written, field, value.into());
             }
         }
         Ok(written)

@@ -10,9 +10,9 @@ use serde_json::{Value, json};
 
 use super::described_prompt::{DescribedPrompt, finite, names, top};
 use super::formats_and_tools;
-use super::sse::put;
 use super::text_offsets::Offsets;
 use crate::http::failure::Failure;
+use crate::http::json_body::set_field;
 use crate::requests::call::Call;
 
 /// Message field with the reasoning of a chat answer, as in the APIs of `DeepSeek`, vLLM and others.
@@ -256,7 +256,7 @@ impl Usage {
                 "total_tokens": prompt.saturating_add(self.completion),
             });
             if let Some(reasoning) = self.reasoning {
-                put(
+                set_field(
                     &mut usage,
                     "completion_tokens_details",
                     json!({"reasoning_tokens": reasoning}),
@@ -288,10 +288,10 @@ impl Usage {
         };
         match usage {
             Some(mut usage) => {
-                put(&mut usage, "kaskade", kaskade);
-                put(answer, "usage", usage);
+                set_field(&mut usage, "kaskade", kaskade);
+                set_field(answer, "usage", usage);
             }
-            None => put(answer, "kaskade", kaskade),
+            None => set_field(answer, "kaskade", kaskade),
         }
     }
 }
@@ -313,7 +313,7 @@ pub(super) fn text_of(reply: &InferReply, output: &str) -> String {
 
 /// Returns the fingerprint of a configuration: the version of the gateway and the epoch of the plan.
 pub(super) fn fingerprint(call: &Call) -> String {
-    let epoch = call.app.watched.plan().map_or(0, |(epoch, _)| epoch);
+    let epoch = call.app.state.plan().map_or(0, |(epoch, _)| epoch);
     format!("kaskade-{}-{epoch}", env!("CARGO_PKG_VERSION"))
 }
 

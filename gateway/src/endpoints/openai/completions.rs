@@ -16,7 +16,7 @@ use super::choice::{Choice, Usage, fingerprint, unix_seconds};
 use super::described_prompt::undescribed;
 use super::refused_fields::{Requests, refusal};
 use super::sampling::{Common, MAX_TOP};
-use super::sse::{self, ApiKind, ChoiceRequest, Head, put};
+use super::sse::{self, ApiKind, ChoiceRequest, Head};
 use super::text_offsets::Offsets;
 use crate::answer_kind::AnswerKind;
 use crate::endpoints::oip::json_response;
@@ -24,6 +24,7 @@ use crate::http::api::Api;
 use crate::http::body;
 use crate::http::failure::Failure;
 use crate::http::json_body;
+use crate::http::json_body::set_field;
 use crate::requests::call::Call;
 use crate::state::GatewayState;
 
@@ -249,7 +250,7 @@ impl Reported {
         if self.prompt_logprobs.is_some() {
             let by_id =
                 by_id.ok_or_else(|| undescribed("prompt_logprobs", "leave `prompt_logprobs` out", reply))?;
-            put(&mut written, "prompt_logprobs", by_id);
+            set_field(&mut written, "prompt_logprobs", by_id);
         }
         Ok((choice, written))
     }
@@ -260,7 +261,7 @@ async fn complete(shared: &GatewayState, request: Request) -> Result<Response<Bo
         asked.common.model.as_deref()
     })
     .await?;
-    call.app.refuse_kinds(&NOT_TEXT)?;
+    call.app.check_answer_kind(&NOT_TEXT)?;
     let (echo, top) = (asked.echo.unwrap_or(false), asked.logprobs.unwrap_or(0));
     // A prompt alone is scored so. A model generates at least one token, which is left out.
     let prompt_only = echo && asked.common.takes_no_token();
@@ -314,7 +315,7 @@ async fn complete(shared: &GatewayState, request: Request) -> Result<Response<Bo
     for (index, (asked, reply)) in requests.iter().zip(&replies).enumerate() {
         let (choice, mut written) = reported.choice(reply, &asked.echo)?;
         usage.add(&call, reply, &choice, asked.prompt_tokens, asked.first);
-        put(&mut written, "index", index.into());
+        set_field(&mut written, "index", index.into());
         choices.push(written);
     }
     let mut body = json!({

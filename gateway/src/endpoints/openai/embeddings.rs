@@ -133,7 +133,7 @@ pub(super) async fn create(State(shared): State<Arc<GatewayState>>, request: Req
 async fn embed(shared: &GatewayState, request: Request) -> Result<Response<Body>, Failure> {
     let (call, asked): (_, Embeddings) =
         begin(shared, request, |asked: &Embeddings| asked.model.as_deref()).await?;
-    call.app.refuse_kinds(&NOT_EMBEDDING)?;
+    call.app.check_answer_kind(&NOT_EMBEDDING)?;
     if asked
         .truncate_prompt_tokens
         .is_some_and(|count| count != ALL_TOKENS)

@@ -8,8 +8,8 @@ use serde_json::{Value, json};
 
 use kaskade_actors::wire::InferReply;
 
-use super::sse::put;
 use crate::http::failure::Failure;
+use crate::http::json_body::set_field;
 
 /// Fields that say what an answer must look like.
 #[derive(Debug, Default, Deserialize)]
@@ -61,10 +61,10 @@ impl FormatAndTools {
     pub(super) fn flat_tools(&self) -> Vec<Value> {
         let tools = self.tools.iter().flatten().map(|tool| {
             let mut flat = tool.get("function").cloned().unwrap_or_default();
-            put(&mut flat, "type", "function".into());
+            set_field(&mut flat, "type", "function".into());
             for field in ["description", "parameters", "strict"] {
                 if flat.get(field).is_none() {
-                    put(&mut flat, field, Value::Null);
+                    set_field(&mut flat, field, Value::Null);
                 }
             }
             flat
@@ -79,7 +79,7 @@ impl FormatAndTools {
             None => "auto".into(),
             Some(choice) => match choice.get("function").cloned() {
                 Some(mut flat) => {
-                    put(&mut flat, "type", "function".into());
+                    set_field(&mut flat, "type", "function".into());
                     flat
                 }
                 None => choice,

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use crate::endpoints::oip::json_response;
 use crate::http::api::Api;
 use crate::http::path_params::Path;
-use crate::state::{GatewayState, Served};
+use crate::state::{GatewayState, ServedApp};
 
 pub(super) async fn all(State(shared): State<Arc<GatewayState>>) -> Response<Body> {
     let apps: Vec<Value> = shared.apps().iter().map(|app| describe(app)).collect();
@@ -30,8 +30,8 @@ pub(super) async fn one(
     }
 }
 
-fn describe(app: &Served) -> Value {
-    let variants = app.watched.plan().map(|(_, plan)| {
+fn describe(app: &ServedApp) -> Value {
+    let variants = app.state.plan().map(|(_, plan)| {
         let variants = plan.variants.iter().map(|variant| variant.name.clone());
         variants.collect::<Vec<_>>()
     });

@@ -19,10 +19,10 @@ use super::choice::{Choice, Usage, unix_seconds};
 use super::completions::{NOT_TEXT, begin};
 use super::refused_fields::{Requests, refusal};
 use super::sampling::{Common, NO_TOKEN};
-use super::sse::put;
 use crate::endpoints::oip::json_response;
 use crate::http::api::Api;
 use crate::http::failure::Failure;
+use crate::http::json_body::set_field;
 use crate::state::GatewayState;
 use resource::Resource;
 
@@ -67,7 +67,7 @@ async fn respond(shared: &GatewayState, request: Request) -> Result<Response<Bod
         asked.common.model.as_deref()
     })
     .await?;
-    call.app.refuse_kinds(&NOT_TEXT)?;
+    call.app.check_answer_kind(&NOT_TEXT)?;
     let asked = asked.checked()?;
     let mut inputs = vec![Tensor::from_texts("messages", &[&asked.messages()?])?];
     inputs.extend(asked.common.inputs(None)?);
@@ -174,7 +174,7 @@ fn add(messages: &mut Vec<Value>, item: &Value) -> Result<(), Failure> {
             match last {
                 Some(last) => match last.get_mut("tool_calls").and_then(Value::as_array_mut) {
                     Some(calls) => calls.push(call),
-                    None => put(last, "tool_calls", json!([call])),
+                    None => set_field(last, "tool_calls", json!([call])),
                 },
                 None => messages.push(json!({"role": "assistant", "content": null, "tool_calls": [call]})),
             }

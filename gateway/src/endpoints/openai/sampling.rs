@@ -144,8 +144,8 @@ impl Common {
     }
 
     /// Sets the maximum number of tokens.
-    pub(super) fn set_max_tokens(&mut self, most: Option<i64>) {
-        self.max_completion_tokens = most;
+    pub(super) fn set_max_tokens(&mut self, max_tokens: Option<i64>) {
+        self.max_completion_tokens = max_tokens;
         self.max_tokens = None;
     }
 

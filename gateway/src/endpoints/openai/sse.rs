@@ -20,6 +20,7 @@ use super::stream_events::{self, Feed, SseAnswer};
 use super::text_offsets::{Offsets, Position};
 use crate::config::Streaming;
 use crate::http::failure::Failure;
+use crate::http::json_body::set_field;
 use crate::requests::call::{Call, Piece};
 
 /// API of a chunk, which determines its format.
@@ -283,10 +284,10 @@ impl Events {
         let logprobs = self.logprobs(index, &answer);
         answer.completion_tokens = Some(completion_tokens);
         self.text(index, &rest, logprobs.as_ref());
-        let most = if self.head.parallel_calls { usize::MAX } else { 1 };
-        for (number, call) in answer.calls.iter().take(most).enumerate() {
+        let max_calls = if self.head.parallel_calls { usize::MAX } else { 1 };
+        for (number, call) in answer.calls.iter().take(max_calls).enumerate() {
             let mut call = call.chat();
-            put(&mut call, "index", number.into());
+            set_field(&mut call, "index", number.into());
             self.chunk(index, &json!({"tool_calls": [call]}), None, None, None);
         }
         self.chunk(
@@ -301,7 +302,7 @@ impl Events {
         if self.open == 0 {
             if self.head.include_usage {
                 let mut usage = self.envelope();
-                put(&mut usage, "choices", json!([]));
+                set_field(&mut usage, "choices", json!([]));
                 self.usage.write(&mut usage);
                 self.event(&usage);
             }
@@ -323,7 +324,7 @@ impl Events {
             "system_fingerprint": fingerprint(&self.call),
         });
         if self.head.include_usage {
-            put(&mut chunk, "usage", Value::Null);
+            set_field(&mut chunk, "usage", Value::Null);
         }
         chunk
     }
@@ -338,28 +339,21 @@ impl Events {
     ) {
         let mut choice = json!({"index": index, "logprobs": logprobs, "finish_reason": finish});
         match self.head.api {
-            ApiKind::Chat => put(&mut choice, "delta", delta.clone()),
+            ApiKind::Chat => set_field(&mut choice, "delta", delta.clone()),
             ApiKind::Completion => {
                 let text = delta.get("content").cloned().unwrap_or_else(|| "".into());
-                put(&mut choice, "text", text);
+                set_field(&mut choice, "text", text);
             }
         }
         let mut chunk = self.envelope();
-        put(&mut chunk, "choices", json!([choice]));
+        set_field(&mut chunk, "choices", json!([choice]));
         if let Some(kaskade) = kaskade {
-            put(&mut chunk, "kaskade", kaskade);
+            set_field(&mut chunk, "kaskade", kaskade);
         }
         self.event(&chunk);
     }
 
     fn event(&mut self, value: &Value) {
         self.feed.event(format!("data: {value}\n\n"));
-    }
-}
-
-/// Sets a field of an object.
-pub(crate) fn put(object: &mut Value, name: &str, value: Value) {
-    if let Some(object) = object.as_object_mut() {
-        object.insert(name.to_owned(), value);
     }
 }

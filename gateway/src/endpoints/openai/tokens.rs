@@ -13,7 +13,7 @@ use super::sampling::flag;
 use crate::http::failure::Failure;
 use crate::http::json_body::or_default;
 use crate::state::GatewayState;
-use crate::tokenizer::{refused, with_tokenizer};
+use crate::tokenizer::refused;
 
 /// A text or a chat to tokenize.
 #[derive(Deserialize)]
@@ -103,18 +103,19 @@ pub(crate) async fn tokenize(shared: &GatewayState, asked: Tokenize) -> Result<(
     let with_strings = asked.return_token_strings;
     let field = asked.prompt.is_some().then_some("prompt");
     let (inputs, answer) = asked.inputs()?;
-    with_tokenizer(shared, &app, move |tokenizer| {
-        let tokens = tokenizer.prompt(&inputs, answer);
-        let tokens = tokens.map_err(|error| refused(error, field))?;
-        let names = with_strings.then(|| tokenizer.names(&tokens)).transpose();
-        Ok(Tokenized {
-            count: tokens.len(),
-            max_model_len: [stated, tokenizer.context()].into_iter().flatten().min(),
-            token_strings: names.map_err(|error| refused(error, field))?,
-            tokens,
+    app.tokenizer
+        .run(&shared.tokenizing, move |tokenizer| {
+            let tokens = tokenizer.prompt(&inputs, answer);
+            let tokens = tokens.map_err(|error| refused(error, field))?;
+            let names = with_strings.then(|| tokenizer.names(&tokens)).transpose();
+            Ok(Tokenized {
+                count: tokens.len(),
+                max_model_len: [stated, tokenizer.context()].into_iter().flatten().min(),
+                token_strings: names.map_err(|error| refused(error, field))?,
+                tokens,
+            })
         })
-    })
-    .await
+        .await
 }
 
 /// Answers `/detokenize`.
@@ -126,11 +127,12 @@ pub(crate) async fn detokenize(
     asked: Detokenize,
 ) -> Result<(String, HeaderMap), Failure> {
     let app = shared.app_or_only(asked.model.as_deref())?;
-    with_tokenizer(shared, &app, move |tokenizer| {
-        let text = tokenizer.decode(&asked.tokens, false);
-        Ok(Text {
-            prompt: text.map_err(|error| refused(error, None))?,
+    app.tokenizer
+        .run(&shared.tokenizing, move |tokenizer| {
+            let text = tokenizer.decode(&asked.tokens, false);
+            Ok(Text {
+                prompt: text.map_err(|error| refused(error, None))?,
+            })
         })
-    })
-    .await
+        .await
 }

@@ -76,7 +76,7 @@ struct Similarity {
 pub(super) async fn create(State(shared): State<Arc<GatewayState>>, request: Request) -> Response<Body> {
     let answered = async {
         let (call, asked): (_, Embed) = begin(&shared, request, |_| None).await?;
-        call.app.refuse_kinds(&NOT_EMBEDDING)?;
+        call.app.check_answer_kind(&NOT_EMBEDDING)?;
         let texts = asked.inputs.list();
         let sequences = texts.iter().map(|text| vec![text.as_str()]);
         let (truncation, prompt) = (&asked.truncation, asked.form.prompt_name.as_deref());
@@ -93,7 +93,7 @@ pub(super) async fn create(State(shared): State<Arc<GatewayState>>, request: Req
 pub(super) async fn similarity(State(shared): State<Arc<GatewayState>>, request: Request) -> Response<Body> {
     let answered = async {
         let (call, asked): (_, Similarity) = begin(&shared, request, |_| None).await?;
-        call.app.refuse_kinds(&NOT_EMBEDDING)?;
+        call.app.check_answer_kind(&NOT_EMBEDDING)?;
         compared(&call, &asked.inputs, &asked.parameters).await
     };
     respond(answered.await)

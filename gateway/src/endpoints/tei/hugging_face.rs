@@ -67,7 +67,7 @@ pub(super) async fn root(State(shared): State<Arc<GatewayState>>, request: Reque
         let (parts, body) = request.into_parts();
         let body = shared.read_body(&parts, body).await?;
         let call = call(&shared, &parts, None)?;
-        call.app.refuse_kinds(&[AnswerKind::Text])?;
+        call.app.check_answer_kind(&[AnswerKind::Text])?;
         if is_image(&parts, &body) {
             return of_image(&call, image_file(&body)?, false, &Parameters::default()).await;
         }

@@ -179,7 +179,7 @@ pub(super) async fn create(State(shared): State<Arc<GatewayState>>, request: Req
     let answered = async {
         let (call, asked): (_, Predict) = begin(&shared, request, |_| None).await?;
         call.app
-            .refuse_kinds(&[AnswerKind::Text, AnswerKind::Embedding, AnswerKind::Span])?;
+            .check_answer_kind(&[AnswerKind::Text, AnswerKind::Embedding, AnswerKind::Span])?;
         let (sequences, single) = match asked.inputs {
             Sequences::One(one) => (vec![one], true),
             Sequences::Many(many) => (many, false),

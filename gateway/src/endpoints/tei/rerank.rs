@@ -107,7 +107,7 @@ pub(super) async fn texts(State(shared): State<Arc<GatewayState>>, request: Requ
 async fn of_texts(shared: &GatewayState, request: Request) -> Response<Body> {
     let answered = async {
         let (call, asked): (_, TeiRequest) = begin(shared, request, |_| None).await?;
-        call.app.refuse_kinds(&NOT_RANKING)?;
+        call.app.check_answer_kind(&NOT_RANKING)?;
         let pairs = asked.texts.iter().map(|text| vec![asked.query.as_str(), text]);
         asked.truncation.check(shared, &call.app, pairs, None).await?;
         let call = call.of_many_parts();
@@ -132,12 +132,12 @@ pub(super) async fn documents(State(shared): State<Arc<GatewayState>>, request: 
     let answered = async {
         let (call, asked): (_, CohereRequest) =
             begin(&shared, request, |asked: &CohereRequest| asked.model.as_deref()).await?;
-        call.app.refuse_kinds(&NOT_RANKING)?;
+        call.app.check_answer_kind(&NOT_RANKING)?;
         let call = call.of_many_parts();
         let texts: Vec<String> = asked.documents.into_iter().map(Document::into_text).collect();
         check_count(texts.len())?;
-        if let Some(most) = asked.max_tokens_per_doc {
-            check_documents(&shared, &call.app, &texts, most).await?;
+        if let Some(max_tokens) = asked.max_tokens_per_doc {
+            check_documents(&shared, &call.app, &texts, max_tokens).await?;
         }
         let (scores, replies) = ranked(&call, &asked.query, &texts, false).await?;
         let shown = asked.return_documents.unwrap_or(true);

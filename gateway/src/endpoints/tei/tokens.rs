@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use super::{MAX_TEXTS, app_of};
 use crate::http::failure::Failure;
 use crate::state::GatewayState;
-use crate::tokenizer::{refused, with_tokenizer};
+use crate::tokenizer::refused;
 
 /// Most bytes of the texts of one request, together.
 pub(super) const MAX_BYTES: usize = 1 << 20;
@@ -75,23 +75,24 @@ pub(crate) async fn tokenize(
         return Err(Failure::param("inputs", message));
     }
     let special = asked.add_special_tokens.unwrap_or(true);
-    with_tokenizer(shared, &app, move |tokenizer| {
-        let tokens = texts.iter().map(|text| {
-            let tokens = tokenizer.tokens(text, special, asked.prompt_name.as_deref());
-            let tokens = tokens.map_err(|error| refused(error, None))?.into_iter();
-            Ok(tokens
-                .map(|token| Token {
-                    id: token.id,
-                    text: token.text,
-                    special: token.span.is_none(),
-                    start: token.span.map(|[start, _]| start),
-                    stop: token.span.map(|[_, stop]| stop),
-                })
-                .collect())
-        });
-        tokens.collect::<Result<Vec<Vec<Token>>, Failure>>()
-    })
-    .await
+    app.tokenizer
+        .run(&shared.tokenizing, move |tokenizer| {
+            let tokens = texts.iter().map(|text| {
+                let tokens = tokenizer.tokens(text, special, asked.prompt_name.as_deref());
+                let tokens = tokens.map_err(|error| refused(error, None))?.into_iter();
+                Ok(tokens
+                    .map(|token| Token {
+                        id: token.id,
+                        text: token.text,
+                        special: token.span.is_none(),
+                        start: token.span.map(|[start, _]| start),
+                        stop: token.span.map(|[_, stop]| stop),
+                    })
+                    .collect())
+            });
+            tokens.collect::<Result<Vec<Vec<Token>>, Failure>>()
+        })
+        .await
 }
 
 /// Answers `/decode`.
@@ -110,12 +111,13 @@ pub(crate) async fn decode(
     };
     check_count("ids", ids.len())?;
     let skips = asked.skip_special_tokens.unwrap_or(true);
-    with_tokenizer(shared, &app, move |tokenizer| {
-        let texts = ids.iter().map(|ids| tokenizer.decode(ids, skips));
-        let texts: Result<Vec<String>, _> = texts.collect();
-        texts.map_err(|error| refused(error, Some("ids")))
-    })
-    .await
+    app.tokenizer
+        .run(&shared.tokenizing, move |tokenizer| {
+            let texts = ids.iter().map(|ids| tokenizer.decode(ids, skips));
+            let texts: Result<Vec<String>, _> = texts.collect();
+            texts.map_err(|error| refused(error, Some("ids")))
+        })
+        .await
 }
 
 fn check_count(field: &'static str, count: usize) -> Result<(), Failure> {

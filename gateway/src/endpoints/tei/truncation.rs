@@ -9,8 +9,8 @@ use serde::Deserialize;
 use super::check_count;
 use super::tokens::MAX_BYTES;
 use crate::http::failure::Failure;
-use crate::state::{GatewayState, Served};
-use crate::tokenizer::{refused, with_tokenizer};
+use crate::state::{GatewayState, ServedApp};
+use crate::tokenizer::refused;
 
 /// The truncation fields of text-embeddings-inference. Models truncate at the end.
 #[derive(Deserialize, Default)]
@@ -31,7 +31,7 @@ impl Truncation {
     pub(super) async fn check(
         &self,
         shared: &GatewayState,
-        app: &Arc<Served>,
+        app: &Arc<ServedApp>,
         sequences: impl ExactSizeIterator<Item = Vec<&str>>,
         prompt_name: Option<&str>,
     ) -> Result<(), Failure> {
@@ -54,15 +54,15 @@ impl Truncation {
             )));
         }
         let prompt_name = prompt_name.map(ToOwned::to_owned);
-        let checked = with_tokenizer(shared, app, move |tokenizer| {
-            let Some(most) = tokenizer.context() else {
+        let checked = app.tokenizer.run(&shared.tokenizing, move |tokenizer| {
+            let Some(max_tokens) = tokenizer.context() else {
                 return Ok(());
             };
             for texts in &sequences {
                 let count = count(tokenizer, texts, prompt_name.as_deref())?;
-                if count > most {
+                if count > max_tokens {
                     return Err(too_large(format!(
-                        "a text has {count} tokens, and the model reads {most}; shorten it, or send `truncate: true`"
+                        "a text has {count} tokens, and the model reads {max_tokens}; shorten it, or send `truncate: true`"
                     )));
                 }
             }
@@ -94,19 +94,23 @@ fn count(
     Ok(count)
 }
 
-/// Checks that no document has more than `most` tokens, at which the client wants documents truncated: the gateway does
-/// not truncate. Passes if the model's context is at most `most`, because the model then truncates earlier.
+/// Checks that no document has more than `max_tokens` tokens, at which the client wants documents truncated: the gateway does
+/// not truncate. Passes if the model's context is at most `max_tokens`, because the model then truncates earlier.
 ///
 /// # Errors
 /// `KSK0001`, naming the field; also if the gateway cannot count the tokens.
 pub(super) async fn check_documents(
     shared: &GatewayState,
-    app: &Arc<Served>,
+    app: &Arc<ServedApp>,
     texts: &[String],
-    most: usize,
+    max_tokens: usize,
 ) -> Result<(), Failure> {
     // A token has at least one byte.
-    let long: Vec<String> = texts.iter().filter(|text| text.len() > most).cloned().collect();
+    let long: Vec<String> = texts
+        .iter()
+        .filter(|text| text.len() > max_tokens)
+        .cloned()
+        .collect();
     if long.is_empty() {
         return Ok(());
     }
@@ -117,8 +121,8 @@ pub(super) async fn check_documents(
              cut off at what the model reads, or shorten them",
         )
     };
-    let checked = with_tokenizer(shared, app, move |tokenizer| {
-        if tokenizer.context().is_some_and(|context| most >= context) {
+    let checked = app.tokenizer.run(&shared.tokenizing, move |tokenizer| {
+        if tokenizer.context().is_some_and(|context| max_tokens >= context) {
             return Ok(());
         }
         if long.iter().map(String::len).sum::<usize>() > MAX_BYTES {
@@ -126,7 +130,7 @@ pub(super) async fn check_documents(
         }
         for text in &long {
             let tokens = tokenizer.tokens(text, false, None);
-            if tokens.map_err(|error| refused(error, None))?.len() > most {
+            if tokens.map_err(|error| refused(error, None))?.len() > max_tokens {
                 return Err(refusal());
             }
         }

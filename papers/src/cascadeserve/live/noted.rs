@@ -22,7 +22,7 @@ pub(super) fn costs(profiled: &[BatchCost], runs: &Runs) -> Vec<BatchCost> {
             // Each request of a batch reports it, so that every size-th is one batch.
             let each: Vec<f64> = times.into_iter().step_by(*batch as usize).collect();
             let middle = *each.get(each.len().checked_sub(1)? / 2)?;
-            (each.len() >= OFTEN).then(|| (*batch, middle, LatencyQuantiles::of(&each)))
+            (each.len() >= OFTEN).then(|| (*batch, middle, LatencyQuantiles::from_sorted(&each)))
         })
         .collect();
     let slower: Vec<f64> = served

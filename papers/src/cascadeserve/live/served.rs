@@ -62,7 +62,7 @@ impl fmt::Display for Served {
 fn hop_of(hops: &[(f64, Vec<f64>)]) -> Option<HopTime> {
     let mut all: Vec<f64> = hops.iter().flat_map(|(_, times)| times).copied().collect();
     all.sort_by(f64::total_cmp);
-    Some(HopTime::of(&all)?.with_rates(hops))
+    Some(HopTime::from_sorted(&all)?.with_rates(hops))
 }
 
 /// The time of a message at a rate, microseconds, and by how much it exceeds the median of all rates.

@@ -31,7 +31,7 @@ pub(super) fn run(live: &Live, allocator: &PipelinePlannerConfig) -> anyhow::Res
     let bus = BusConfig::new(app.name.as_str());
     let plan = initial::of(&app)?;
     let service = Service::builder(&app)
-        .first_worker()
+        .on_first_worker()
         .plan(plan)
         .bus(bus.clone())
         .start()?;
@@ -48,7 +48,7 @@ pub(super) fn run(live: &Live, allocator: &PipelinePlannerConfig) -> anyhow::Res
         parts: Mutex::new(vec![Part::default(); PARTS]),
     });
     let record = Arc::new(Mutex::new(Record::new(app.slo.duration())?));
-    let arrivals = Arrivals::of_trace(&live.trace, arrivals::ArrivalProcess::Poisson, 1.0, live.seed);
+    let arrivals = Arrivals::from_trace(&live.trace, arrivals::ArrivalProcess::Poisson, 1.0, live.seed);
     let plans = service.node().plans().clone();
     let counting = {
         let watch = Arc::clone(&watch);
@@ -68,7 +68,7 @@ pub(super) fn run(live: &Live, allocator: &PipelinePlannerConfig) -> anyhow::Res
     };
     runtime.block_on(generator::open_loop(
         Arc::clone(&watch),
-        generator::paced(arrivals),
+        generator::spawn_pacer(arrivals),
         Duration::ZERO,
         record,
     ));
@@ -100,9 +100,9 @@ impl Watch {
 
     /// Returns the share of a reply that is right.
     fn judge(&self, scene: usize, reply: &InferReply) -> Score {
-        let told = self.scenes.told(reply).unwrap_or_default();
+        let reported = self.scenes.reported_objects(reply).unwrap_or_default();
         let mut sum = Score::default();
-        for score in self.scenes.judge(scene, &told) {
+        for score in self.scenes.judge(scene, &reported) {
             sum.add(&score);
         }
         sum
@@ -124,7 +124,7 @@ impl Target for Watch {
                     part.requests += 1;
                     part.violations += u64::from(late || lost);
                     part.worth += 2.0 * score.right as f64;
-                    part.judged += (score.told + score.there) as f64;
+                    part.judged += (score.reported + score.actual) as f64;
                 });
                 Outcome::Answered {
                     variant: reply.variant,

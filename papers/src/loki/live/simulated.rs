@@ -22,7 +22,7 @@ const TURNAROUND_US: u64 = 260;
 /// When nothing can be planned, or the simulator refuses a plan.
 pub(super) fn run(live: &Live, allocator: &PipelinePlannerConfig) -> anyhow::Result<Run> {
     let mut manager = allocator::manager(&live.app, &live.config, allocator)?;
-    let plan = manager.begin(allocator.demand.min_rate, 0)?;
+    let plan = manager.first_plan(allocator.demand.min_rate, 0)?;
     let pipeline = &live.measured.pipeline;
     let profile = pipeline.profile();
     let config = SimConfig {

@@ -97,7 +97,7 @@ fn model_switching_reaches_an_accuracy_or_says_so() {
 fn models_are_collocated_and_each_is_somewhere() {
     let profile = small(llama());
     let options = options(Slo::Latency { p95_us: 3_000_000 }, 20.0, 4);
-    let models = Models::of(&profile, &options);
+    let models = Models::from_profile(&profile, &options);
     let alike = Group {
         speed: 1.0,
         memory_bytes: 32_000_000_000,

@@ -29,7 +29,7 @@ fn begun(qps: f64) -> Manager {
         run_times: RunTimeOptions::default(),
     };
     let mut manager = Manager::with(Box::new(proteus()), stated(), options, 0).unwrap();
-    manager.begin(qps, 0).unwrap();
+    manager.first_plan(qps, 0).unwrap();
     manager
 }
 
@@ -79,7 +79,7 @@ fn proteus_goes_by_what_arrives_at_every_task() {
         manager.observe(60, second * SECOND - 1);
         let made = [("car".to_owned(), 300), ("face".to_owned(), 3)].into();
         manager.record("detect-x", 60, &made, second * SECOND - 1);
-        manager.next(second * SECOND);
+        manager.next_plan(second * SECOND);
     }
     let counted = batch_of(&manager);
     assert!((assumed - 60.0 * 17.1).abs() < 1.0, "{assumed}");
@@ -91,6 +91,6 @@ fn proteus_goes_by_what_arrives_at_every_task() {
 fn its_allocations_are_sound_plans_at_every_load() {
     let mut manager = begun(60.0);
     for demand in [0.5, 10.0, 100.0, 300.0, 1_000.0, 5_000.0] {
-        manager.begin(demand, 0).unwrap().validate().unwrap();
+        manager.first_plan(demand, 0).unwrap().validate().unwrap();
     }
 }

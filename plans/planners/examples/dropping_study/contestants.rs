@@ -136,7 +136,7 @@ impl Contestant {
         };
         let mut manager = Manager::with(allocator, pipeline.clone(), options, 0).unwrap();
         let first = trace.rates().first().copied().unwrap_or(0.0);
-        let first = manager.begin(first.max(self.demand.min_rate), 0).unwrap();
+        let first = manager.first_plan(first.max(self.demand.min_rate), 0).unwrap();
         let config = SimConfig {
             seed,
             hop_us: pipeline.hop_us,

@@ -22,9 +22,9 @@ pub(crate) fn study(files: &[String], trials: u64) {
     );
     for file in files {
         let profile = Profile::from_json(&std::fs::read_to_string(file).unwrap()).unwrap();
-        let (family, _) = Family::observing(&profile, BATCH, Minimise::Energy).unwrap();
+        let (family, _) = Family::with_observations(&profile, BATCH, Minimise::Energy).unwrap();
         for loss in LOSSES {
-            for (kind, family) in [("scores", &family), ("plain", &family.unobserved())] {
+            for (kind, family) in [("scores", &family), ("plain", &family.without_observations())] {
                 println!("{} {kind}  {}", profile.app, row(family, loss, trials));
             }
         }

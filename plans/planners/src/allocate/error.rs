@@ -27,11 +27,11 @@ pub enum AllocateError {
     },
     /// The pipeline is too large.
     #[error(
-        "the pipeline has more than {most} paths to choose variants and batch sizes; allow fewer batch sizes or variants"
+        "the pipeline has more than {max} paths to choose variants and batch sizes; allow fewer batch sizes or variants"
     )]
     TooMany {
         /// Maximum that can be searched.
-        most: usize,
+        max: usize,
     },
     /// Not every task can have a worker.
     #[error("{workers} worker(s) cannot serve {tasks} tasks; use at least one for each")]

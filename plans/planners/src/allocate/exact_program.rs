@@ -12,7 +12,7 @@ use std::collections::BTreeMap;
 use super::paths::{Config, Paths};
 use super::{AllocateError, Allocator, scale};
 use crate::lp::{Limits, LpError, Program, Relation, Solver, Variable};
-use kaskade_policy::pipeline::{Pipeline, Tree};
+use kaskade_policy::pipeline::{Pipeline, TaskTree};
 
 /// A variant: its task's place and its own.
 type Place = (usize, usize);
@@ -46,7 +46,7 @@ pub fn flow_accuracy(
 }
 
 fn all_paths(pipeline: &Pipeline) -> Result<Paths, AllocateError> {
-    let tree = Tree::of(pipeline).map_err(|invalid| AllocateError::Pipeline(Box::new(invalid)))?;
+    let tree = TaskTree::new(pipeline).map_err(|invalid| AllocateError::Pipeline(Box::new(invalid)))?;
     Paths::new(pipeline, &tree, |_, _| true)
 }
 
@@ -83,7 +83,7 @@ fn accuracy(
 
 struct Paper<'a> {
     pipeline: &'a Pipeline,
-    tree: &'a Tree,
+    tree: &'a TaskTree,
     configs: &'a [Config],
     profiled: Option<BTreeMap<Vec<Place>, f64>>,
     program: Program,

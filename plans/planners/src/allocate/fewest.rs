@@ -55,7 +55,7 @@ impl Search<'_> {
 
 /// The most that these workers can serve by one of these columns: its place and the requests/s. `None` if there are too few
 /// workers for the tasks.
-pub(super) fn most(columns: &[Column], workers: f64) -> Option<(usize, f64)> {
+pub(super) fn max_throughput(columns: &[Column], workers: f64) -> Option<(usize, f64)> {
     let served = columns.iter().enumerate();
     let served = served.filter_map(|(place, column)| Some((place, capacity(column, workers)?)));
     served.reduce(|best, next| if next.1 > best.1 { next } else { best })

@@ -166,7 +166,7 @@ impl Model {
         let paths = problem.paths;
         let mut program = Program::new();
         let mut model_ends = BTreeMap::new();
-        let (mut sums, mut beside) = (Sums::new(), Sums::new());
+        let (mut sums, mut sibling_sums) = (Sums::new(), Sums::new());
         for (sink, path) in ends {
             let accuracy = paths.path(*sink, *path).map_or(0.0, |path| path.accuracy);
             // In percent, so that solvers with absolute tolerances resolve the gaps.
@@ -180,7 +180,7 @@ impl Model {
                 && paths.tree.parent(*task).is_some()
             {
                 let parent = paths.path(*task, *path).map_or(usize::MAX, |path| path.parent);
-                beside.entry((*task, parent)).or_default().push(variable);
+                sibling_sums.entry((*task, parent)).or_default().push(variable);
             }
         }
         let mut model = Self {
@@ -189,7 +189,7 @@ impl Model {
             workers: BTreeMap::new(),
             chosen: BTreeMap::new(),
         };
-        model.conserve(paths, &sums, &beside);
+        model.conserve(paths, &sums, &sibling_sums);
         let served = served(problem, &sums);
         match fixed {
             Some(fixed) => model.bound(&served, fixed),
@@ -199,7 +199,7 @@ impl Model {
     }
 
     /// The flows of every sink sum to 1, and those through a path are the same in all its branches.
-    fn conserve(&mut self, paths: &Paths, sums: &Sums, beside: &Sums) {
+    fn conserve(&mut self, paths: &Paths, sums: &Sums, sibling_sums: &Sums) {
         for sink in &paths.tree.sinks {
             let own = self.ends.iter().filter(|((of, _), _)| of == sink);
             let terms: Vec<_> = own.map(|(_, variable)| (*variable, 1.0)).collect();
@@ -208,13 +208,13 @@ impl Model {
         for task in &paths.tree.order {
             for child in paths.tree.children(*task).iter().skip(1) {
                 let through = sums.range((*task, 0)..(*task + 1, 0)).map(|((_, path), _)| *path);
-                let branching = beside
+                let branching = sibling_sums
                     .range((*child, 0)..(*child + 1, 0))
                     .map(|((_, path), _)| *path);
                 let all: BTreeSet<usize> = through.chain(branching).collect();
                 for path in all {
                     let own = sums.get(&(*task, path)).into_iter().flatten();
-                    let other = beside.get(&(*child, path)).into_iter().flatten();
+                    let other = sibling_sums.get(&(*child, path)).into_iter().flatten();
                     let terms = own
                         .map(|own| (*own, 1.0))
                         .chain(other.map(|other| (*other, -1.0)));

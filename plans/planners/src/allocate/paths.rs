@@ -9,7 +9,7 @@ use std::ops::Range;
 
 use super::error::AllocateError;
 use crate::pareto::{Place, pareto_front};
-use kaskade_policy::pipeline::{Pipeline, Tree};
+use kaskade_policy::pipeline::{Pipeline, TaskTree};
 
 /// More paths than this are refused: three tasks of ten variants in seven batch sizes have a third of a million.
 const MAX_PATHS: usize = 3_000_000;
@@ -56,7 +56,7 @@ pub(super) struct Level {
 /// All paths through a pipeline.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Paths {
-    pub(super) tree: Tree,
+    pub(super) tree: TaskTree,
     pub(super) configs: Vec<Config>,
     /// Levels of the tree, one per task.
     pub(super) levels: Vec<Level>,
@@ -69,7 +69,7 @@ impl Paths {
     /// [`AllocateError::Slo`] if there are none, [`AllocateError::TooMany`] if there are too many.
     pub(super) fn new(
         pipeline: &Pipeline,
-        tree: &Tree,
+        tree: &TaskTree,
         keep: impl Fn(usize, usize) -> bool,
     ) -> Result<Self, AllocateError> {
         let configs = configs(pipeline, keep);
@@ -177,7 +177,7 @@ impl Paths {
 }
 
 fn variants(
-    tree: &Tree,
+    tree: &TaskTree,
     levels: &[Level],
     configs: &[Config],
     task: usize,
@@ -222,7 +222,7 @@ fn configs(pipeline: &Pipeline, keep: impl Fn(usize, usize) -> bool) -> Vec<Conf
 
 /// Returns, for each task, the minimum time that must be left when its batch ends: that of the fastest batches after it, and half of that
 /// of the path's messages. Half, because the objective without the messages is divided by two for queueing (§4.1, §4.2).
-fn reserve(pipeline: &Pipeline, tree: &Tree, configs: &[Config]) -> Vec<f64> {
+fn reserve(pipeline: &Pipeline, tree: &TaskTree, configs: &[Config]) -> Vec<f64> {
     let mut reserve: Vec<f64> = vec![0.0; pipeline.tasks.len()];
     for task in tree.order.iter().rev() {
         let after = |child: &usize| fastest(configs, *child) + reserve.get(*child).copied().unwrap_or(0.0);
@@ -245,7 +245,7 @@ fn fastest(configs: &[Config], task: usize) -> f64 {
 }
 
 /// The error for an objective that even the fastest batches exceed, with the slowest path.
-fn tightest(pipeline: &Pipeline, tree: &Tree, configs: &[Config]) -> AllocateError {
+fn tightest(pipeline: &Pipeline, tree: &TaskTree, configs: &[Config]) -> AllocateError {
     let needs = |sink: &usize| {
         let trail = tree.trail(*sink);
         let busy: f64 = trail.iter().map(|task| fastest(configs, *task)).sum();
@@ -282,7 +282,7 @@ struct Builder<'a> {
 }
 
 impl Builder<'_> {
-    fn level(&mut self, tree: &Tree, task: usize) -> Result<(), AllocateError> {
+    fn level(&mut self, tree: &TaskTree, task: usize) -> Result<(), AllocateError> {
         let parent = tree.parent(task);
         let before: Vec<Option<Path>> = match parent.and_then(|parent| self.levels.get(parent)) {
             Some(level) => level.paths.iter().copied().map(Some).collect(),
@@ -313,7 +313,7 @@ impl Builder<'_> {
             }
             level.spans.push(start..level.paths.len());
             if self.built + level.paths.len() > MAX_PATHS {
-                return Err(AllocateError::TooMany { most: MAX_PATHS });
+                return Err(AllocateError::TooMany { max: MAX_PATHS });
             }
         }
         self.built += level.paths.len();
@@ -327,7 +327,7 @@ impl Builder<'_> {
     }
 
     /// Completes the accuracies of the paths to a sink, until now products: shares of the sink, and profiled values if there are any.
-    fn worths(&mut self, tree: &Tree, sink: usize, sinks: f64) {
+    fn worths(&mut self, tree: &TaskTree, sink: usize, sinks: f64) {
         let found: Vec<Option<f64>> = match (&self.profiled, self.levels.get(sink)) {
             (Some(profiled), Some(level)) => (0..level.paths.len())
                 .map(|path| {

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use super::batches::Sizing;
 use super::columns::{Column, columns};
-use super::fewest::{fewest, most};
+use super::fewest::{fewest, max_throughput};
 use super::flow::{self, FlowProblem};
 use super::hull::Hull;
 use super::options::AllocateOptions;
@@ -47,7 +47,7 @@ impl Scaler {
     }
 
     /// Workers kept busy per request/s by the path that needs fewest.
-    pub(super) fn least_load(&self) -> Option<f64> {
+    pub(super) fn min_load(&self) -> Option<f64> {
         Some(self.hull.least()?.load)
     }
 
@@ -114,14 +114,14 @@ impl Scaler {
     /// tasks.
     pub(super) fn served(&self, demand: f64, workers: u32, options: &AllocateOptions) -> Option<Scaled> {
         self.accuracy(demand, workers, options, None)
-            .or_else(|| self.most(demand, workers, options))
+            .or_else(|| self.max_served(demand, workers, options))
     }
 
     /// Serves as much of a demand as these workers can, at the best accuracy for that.
-    pub(super) fn most(&self, demand: f64, workers: u32, options: &AllocateOptions) -> Option<Scaled> {
+    pub(super) fn max_served(&self, demand: f64, workers: u32, options: &AllocateOptions) -> Option<Scaled> {
         let mut pool = columns(&self.paths, PROHIBITIVE_PRICE, options.columns);
         pool.extend(self.hull.least().map(|point| Column::of(&self.paths, point)));
-        let (place, capacity) = most(&pool, f64::from(workers))?;
+        let (place, capacity) = max_throughput(&pool, f64::from(workers))?;
         let demand = demand.min(capacity * (1.0 - ROOM));
         let column = pool.swap_remove(place);
         let scaled = self.accuracy(demand, workers, options, Some(column.clone()));

@@ -123,7 +123,7 @@ fn what_cannot_be_exceeded_is_no_less_than_what_is_served() {
     for policy in [AllocationPolicy::Loki, AllocationPolicy::HardwareOnly] {
         let allocator = allocator(policy);
         let served = allocator.allocate(1e9, 20).unwrap().served_qps;
-        let most = allocator.most_qps(20);
+        let most = allocator.max_qps(20);
         assert!(
             served <= most && served > 0.8 * most,
             "{policy:?}: {served} of {most}"

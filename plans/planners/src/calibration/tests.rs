@@ -200,12 +200,19 @@ fn unusable_samples_are_named() {
 
 #[test]
 fn the_calibration_error_is_the_gap_between_stated_and_right() {
-    assert!((ece(&[1.0, 1.0], &[true, false], 10).unwrap() - 0.5).abs() < 1e-12);
-    assert!(ece(&[0.0, 1.0], &[false, true], 10).unwrap() < 1e-12);
-    let mixed = ece(&[0.95, 0.95, 0.15, 0.15], &[true, true, true, false], 10).unwrap();
+    assert!((expected_calibration_error(&[1.0, 1.0], &[true, false], 10).unwrap() - 0.5).abs() < 1e-12);
+    assert!(expected_calibration_error(&[0.0, 1.0], &[false, true], 10).unwrap() < 1e-12);
+    let mixed =
+        expected_calibration_error(&[0.95, 0.95, 0.15, 0.15], &[true, true, true, false], 10).unwrap();
     assert!((mixed - (0.5 * 0.05 + 0.5 * 0.35)).abs() < 1e-12);
-    assert!(ece(&[], &[], 10).is_err() && ece(&[0.5], &[true], 0).is_err());
-    assert!(ece(&[0.5], &[], 10).is_err() && ece(&[f64::NAN], &[true], 10).is_err());
+    assert!(
+        expected_calibration_error(&[], &[], 10).is_err()
+            && expected_calibration_error(&[0.5], &[true], 0).is_err()
+    );
+    assert!(
+        expected_calibration_error(&[0.5], &[], 10).is_err()
+            && expected_calibration_error(&[f64::NAN], &[true], 10).is_err()
+    );
 }
 
 proptest! {

@@ -10,7 +10,7 @@ use kaskade_policy::plan::{
 use kaskade_policy::profile::Profile;
 
 use super::{CascadeOptions, ChosenCascade};
-use crate::certify::{Passed, Wired, certified_list, steps};
+use crate::certify::{PassedCascade, Wired, certified_list, steps};
 use crate::thresholds::{self, Exits, FORWARD_ALL, Family};
 
 pub(super) fn plan(profile: &Profile, chosen: &ChosenCascade, options: &CascadeOptions) -> Plan {
@@ -103,7 +103,7 @@ fn safer_cascades(
     let largest = profile.variants.last()?;
     let is_served =
         |name: &str| name == largest.name || chosen.family.columns().iter().any(|column| column.name == name);
-    let safer: Vec<&Passed> = chosen
+    let safer: Vec<&PassedCascade> = chosen
         .safer
         .iter()
         .filter(|passed| {

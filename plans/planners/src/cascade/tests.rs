@@ -308,7 +308,7 @@ fn a_plan_that_is_not_certified_has_no_list() {
 
 #[test]
 fn a_certified_plan_carries_its_scores_and_the_router_does_what_was_certified() {
-    use crate::certify::{AccuracyTarget, CertifyOptions, parts};
+    use crate::certify::{AccuracyTarget, CertifyOptions, split_samples};
     use kaskade_policy::routing::{Route, route};
 
     let mut family = kaskade_stated::families::gpt();
@@ -346,13 +346,13 @@ fn a_certified_plan_carries_its_scores_and_the_router_does_what_was_certified() 
         }
     };
     let certified = plan.certificate.as_ref().unwrap();
-    let right = parts(2_000)
+    let right = split_samples(2_000)
         .certification
         .into_iter()
         .filter(|sample| answer(*sample));
     assert_eq!(right.count() as u64, certified.right);
     let entry = &stages[0];
-    let deferred = parts(2_000).certification.into_iter().filter(|sample| {
+    let deferred = split_samples(2_000).certification.into_iter().filter(|sample| {
         let confidence = profile.confidence_at(stages, entry, *sample);
         matches!(route(&entry.exit, confidence), Ok(Route::Forward(_)))
     });

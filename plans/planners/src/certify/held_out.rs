@@ -5,7 +5,8 @@
 
 use serde::Serialize;
 
-use super::{normal_quantile, shuffled};
+use super::distributions::normal_quantile;
+use super::sample_split::shuffled;
 use crate::thresholds::{Exits, Family, Paired, evaluate};
 
 /// Parts of the cross-validation.

@@ -8,7 +8,7 @@ use kaskade_policy::plan::{
 use kaskade_policy::profile::Profile;
 use kaskade_policy::routing::{self, Route};
 
-use super::parts;
+use super::split_samples;
 
 /// Cascades in a list, besides those that gears run. Each one more is one more step to safety; each one less a coarser one.
 const STEPS: usize = 8;
@@ -53,7 +53,7 @@ pub(crate) fn certified_list(
     wired: Vec<Wired>,
     cascade_of_gear: Vec<u32>,
 ) -> CertifiedList {
-    let samples = parts(profile.samples).certification;
+    let samples = split_samples(profile.samples).certification;
     let has_answers = has_answers(profile);
     let cascades = wired.into_iter().enumerate().map(|(index, wired)| {
         let routes = route(profile, &wired.wiring, &samples);
@@ -222,7 +222,7 @@ mod tests {
         let right = (0..SAMPLES).map(|sample| sample % 10 > 0).collect();
         profile.variants.last_mut().unwrap().validation =
             Validation::new((0..SAMPLES as u32).collect(), vec![0.5; SAMPLES], right);
-        let samples = parts(profile.samples).certification;
+        let samples = split_samples(profile.samples).certification;
         let found = fingerprint(&profile, &samples);
         assert_eq!(
             (found.len(), &found),
@@ -237,7 +237,7 @@ mod tests {
         assert_ne!(fingerprint(&other, &samples), found);
         // Another sample outside the part says nothing.
         let mut outside = profile.clone();
-        let selection = parts(profile.samples).selection[0];
+        let selection = split_samples(profile.samples).selection[0];
         let correct = &mut outside.variants.last_mut().unwrap().validation.correct;
         correct[selection] = !correct[selection];
         assert_eq!(fingerprint(&outside, &samples), found);

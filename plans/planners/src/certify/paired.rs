@@ -8,7 +8,7 @@
 //! 2001, 478-483). The unknown `p_g` is restricted to a confidence interval whose risk is added (Berger and Boos, Journal of the
 //! American Statistical Association 89, 1994, 1012-1016).
 
-use super::binomial::Binomial;
+use super::distributions::Binomial;
 use crate::thresholds::Paired;
 
 /// Risk of the confidence interval of `p_g`, as a share of the test's level.

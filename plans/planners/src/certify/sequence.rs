@@ -2,7 +2,8 @@
 
 use kaskade_policy::confidence::deferral::DeferralScore;
 
-use super::{AccuracyTarget, paired};
+use super::options::AccuracyTarget;
+use super::paired;
 use crate::envelope::{Member, members};
 use crate::forecast::{Against, Forecast, forecasts};
 use crate::pareto::{Place, pareto_front};

@@ -1,3 +1,4 @@
+use super::sample_split::shuffled;
 use super::*;
 use crate::thresholds::{Search, synthetic};
 
@@ -314,6 +315,6 @@ fn the_split_is_always_the_same() {
         .map(|(position, index)| position * index)
         .sum();
     assert_eq!(sum, 6_812_777_191);
-    let sizes = [0, 1, 2, 500].map(|samples| parts(samples).selection.len());
+    let sizes = [0, 1, 2, 500].map(|samples| split_samples(samples).selection.len());
     assert_eq!(sizes, [0, 1, 1, 200]);
 }

@@ -92,7 +92,7 @@ impl<'a> Rows<'a> {
 
     /// The value of a feature at every row; `None` if a sample of the family lacks it.
     pub(super) fn feature(&self, feature: &Feature) -> Option<Vec<f64>> {
-        let values = self.features.borrow_mut().of(feature)?;
+        let values = self.features.borrow_mut().values(feature)?;
         let values = self.each.iter().map(|row| values.get(row.sample).copied());
         values.collect()
     }

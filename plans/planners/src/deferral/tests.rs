@@ -30,7 +30,9 @@ fn profile(samples: usize, blind_class: bool, seed: u64) -> Profile {
 }
 
 fn family(profile: &Profile) -> Family {
-    Family::observing(profile, 16, Minimise::Energy).unwrap().0
+    Family::with_observations(profile, 16, Minimise::Energy)
+        .unwrap()
+        .0
 }
 
 #[test]
@@ -85,7 +87,7 @@ fn a_confidence_that_says_all_is_kept() {
 fn nothing_is_fitted_on_few_samples_or_without_answers() {
     let few = family(&profile(99, true, 1));
     assert_eq!(choose(&few), [Choice::default()]);
-    let unobserved = family(&profile(800, true, 1)).unobserved();
+    let unobserved = family(&profile(800, true, 1)).without_observations();
     assert_eq!(choose(&unobserved), [Choice::default()]);
 }
 

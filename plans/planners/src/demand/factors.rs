@@ -79,7 +79,7 @@ impl FactorEstimator {
     }
 
     /// Forgets a replica that is no more.
-    pub fn gone(&mut self, replica: &str) {
+    pub fn forget_replica(&mut self, replica: &str) {
         self.replicas.remove(replica);
     }
 

@@ -111,7 +111,7 @@ fn a_new_start_or_another_variant_counts_from_nothing() {
     estimator.record("a", "detect-n", 100, &made(200, 50));
     estimator.record("a", "detect-s", 200, &made(990, 110));
     estimator.record("b", "detect-n", 0, &made(0, 0));
-    estimator.gone("b");
+    estimator.forget_replica("b");
     let mut pipeline = stated();
     estimator.apply(&mut pipeline);
     assert_eq!(pipeline, stated(), "all of it is as profiled");

@@ -125,7 +125,7 @@ fn without_load<E: Evaluate>(evaluations: &EvaluationCache<'_, E>, balanced: &Ba
     let hop_s = evaluations.options.least_hop_us() / 1e6;
     // A hop into every stage, and one back.
     let path_s: f64 = on_path
-        .map(|(model, _)| evaluations.parts.models.alone_s(*model) / fastest + hop_s)
+        .map(|(model, _)| evaluations.parts.models.run_time_s(*model) / fastest + hop_s)
         .sum();
     ((path_s + hop_s) * 1e6) as u64
 }

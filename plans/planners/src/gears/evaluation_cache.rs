@@ -255,7 +255,7 @@ mod tests {
         let profile = bert().profile();
         let slo = Slo::Latency { p95_us: 100_000 };
         let options = GearOptions::new(slo, 10.0, DeviceSpec::fleet(devices, u64::MAX));
-        let models = Models::of(&profile, &options);
+        let models = Models::from_profile(&profile, &options);
         let parts = Parts {
             profile: &profile,
             models: &models,

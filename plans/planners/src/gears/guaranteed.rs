@@ -4,7 +4,7 @@
 //! misses the target, so whichever of them become gears, every gear keeps the bound with the stated confidence.
 
 use super::search::Cascade;
-use crate::certify::{CertifyError, CertifyOptions, Passed, certify_all};
+use crate::certify::{CertifyError, CertifyOptions, PassedCascade, certify_all};
 use crate::thresholds::{FORWARD_ALL, Family, FamilyError};
 use kaskade_policy::plan::Certificate;
 use kaskade_policy::profile::Profile;
@@ -43,7 +43,7 @@ pub(super) fn guaranteed(
 }
 
 /// Returns a cascade over the variants of the profile, without the variants that forward everything: they change no answer.
-fn cascade(passed: &Passed, place: impl Fn(&str) -> Option<usize>) -> Option<Cascade> {
+fn cascade(passed: &PassedCascade, place: impl Fn(&str) -> Option<usize>) -> Option<Cascade> {
     let mut found = Cascade {
         variants: Vec::new(),
         thresholds: Vec::new(),

@@ -21,9 +21,9 @@ pub struct Models {
 struct Model {
     name: String,
     /// Seconds of one request in a batch of one.
-    alone_s: f64,
+    run_time_s: f64,
     /// Seconds per request in a batch of the working size.
-    working_s: f64,
+    batched_time_s: f64,
     max_batch: u32,
     memory_bytes: u64,
 }
@@ -39,15 +39,15 @@ impl Models {
                 batch_s / f64::from(batch)
             };
             let fits = |batch: &u32| *batch == 1 || seconds(*batch) * f64::from(*batch) <= limit_s;
-            let working_s = (1..=max_batch)
+            let batched_time_s = (1..=max_batch)
                 .filter(fits)
                 .map(seconds)
                 .fold(f64::INFINITY, f64::min);
             let max_batch = (1..=max_batch).rev().find(fits).unwrap_or(1);
             Model {
                 name: variant.name.clone(),
-                alone_s: seconds(1),
-                working_s,
+                run_time_s: seconds(1),
+                batched_time_s,
                 max_batch,
                 memory_bytes: memory(&variant.costs, max_batch)
                     .unwrap_or(variant.parameters * BYTES_PER_PARAMETER),
@@ -60,7 +60,7 @@ impl Models {
 
     /// The variants as these options let them run. Under a latency objective a batch lasts at most half of it: a request that
     /// just missed one waits for it, and then for its own.
-    pub fn of(profile: &Profile, options: &GearOptions) -> Self {
+    pub fn from_profile(profile: &Profile, options: &GearOptions) -> Self {
         let longest_us = match options.slo {
             Slo::Latency { p95_us } => Some(p95_us / 2),
             Slo::Accuracy { .. } => None,
@@ -75,7 +75,7 @@ impl Models {
     pub fn checked(profile: &Profile, options: &GearOptions) -> Result<Self, GearError> {
         profile.validate().map_err(FamilyError::from)?;
         options.check(profile)?;
-        Ok(Self::of(profile, options))
+        Ok(Self::from_profile(profile, options))
     }
 
     /// Number of variants.
@@ -90,17 +90,17 @@ impl Models {
     }
 
     /// Seconds of one request in a batch of one, at speed 1.
-    pub fn alone_s(&self, model: usize) -> f64 {
+    pub fn run_time_s(&self, model: usize) -> f64 {
         self.models
             .get(model)
-            .map_or(f64::INFINITY, |model| model.alone_s)
+            .map_or(f64::INFINITY, |model| model.run_time_s)
     }
 
     /// Seconds per request in a batch of the working size, at speed 1: `t_r` of the load balancer.
-    pub fn working_s(&self, model: usize) -> f64 {
+    pub fn batched_time_s(&self, model: usize) -> f64 {
         self.models
             .get(model)
-            .map_or(f64::INFINITY, |model| model.working_s)
+            .map_or(f64::INFINITY, |model| model.batched_time_s)
     }
 
     /// Most requests in a batch.

@@ -46,7 +46,7 @@ impl Cascade {
 
     /// Returns the cascade's work for every model at a load, in batches of the working size.
     pub(super) fn demands(&self, models: &Models, qps: f64) -> Vec<Demand> {
-        self.demands_by(qps, |model| models.working_s(model))
+        self.demands_by(qps, |model| models.batched_time_s(model))
     }
 
     fn demands_by(&self, qps: f64, seconds: impl Fn(usize) -> f64) -> Vec<Demand> {
@@ -66,7 +66,7 @@ impl Cascade {
 
     /// Returns the highest load with batches of single requests.
     fn throughput_alone(&self, models: &Models, groups: &[Group]) -> f64 {
-        let demands = self.demands_by(1.0, |model| models.alone_s(model));
+        let demands = self.demands_by(1.0, |model| models.run_time_s(model));
         1.0 / HallBounds::new(demands, groups).load().utilisation
     }
 }

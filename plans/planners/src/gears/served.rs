@@ -66,7 +66,7 @@ impl Served {
     fn new(common: &[f64], width: f64, config: ShiftConfig) -> Self {
         let ranges = common.len();
         Self {
-            shifter: Shifter::between((0..ranges).map(|range| range as f64 * width).collect(), config),
+            shifter: Shifter::with_bounds((0..ranges).map(|range| range as f64 * width).collect(), config),
             tick_us: config.tick_us,
             now_us: 0,
             requests: common

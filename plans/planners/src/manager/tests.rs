@@ -40,7 +40,7 @@ fn simulated(pipeline: &Pipeline) -> SimConfig {
 
 fn begun(policy: AllocationPolicy, qps: f64) -> Manager {
     let mut manager = Manager::new(stated(), options(policy, 20), 0).unwrap();
-    manager.begin(qps, 0).unwrap();
+    manager.first_plan(qps, 0).unwrap();
     manager
 }
 
@@ -50,7 +50,7 @@ fn plans(manager: &mut Manager, from_s: u64, loads: &[u64]) -> Vec<Plan> {
     let look = |(second, load): (u64, &u64)| {
         // Arrivals within the second are reported within it.
         manager.observe(*load, second * SECOND - 1);
-        manager.next(second * SECOND)
+        manager.next_plan(second * SECOND)
     };
     seconds.filter_map(look).collect()
 }
@@ -83,7 +83,7 @@ fn headroom_is_planned_and_balanced_with() {
         ..options(AllocationPolicy::Loki, 20)
     };
     let mut manager = Manager::new(stated(), roomy, 0).unwrap();
-    manager.begin(20.0, 0).unwrap();
+    manager.first_plan(20.0, 0).unwrap();
     let allocation = manager.allocation().unwrap();
     assert!((allocation.demand_qps - 30.0).abs() < 1e-9);
     // At the demand itself no worker is to be fuller than planned.
@@ -124,7 +124,7 @@ fn what_cannot_be_planned_leaves_the_plan_and_is_said() {
     let (tasks, workers) = (3, 2);
     assert_eq!(
         manager.error(),
-        Some(&ManageError::Allocate(AllocateError::TooFewWorkers {
+        Some(&ManagerError::Allocate(AllocateError::TooFewWorkers {
             tasks,
             workers
         }))
@@ -150,7 +150,7 @@ fn a_managed_pipeline_serves_a_day_that_its_first_plan_could_not() {
         ..options(AllocationPolicy::Loki, 20)
     };
     let mut manager = Manager::new(pipeline, options, 0).unwrap();
-    let first = manager.begin(30.0, 0).unwrap();
+    let first = manager.first_plan(30.0, 0).unwrap();
     let simulator = Simulator::new(&first, &profile, &config).unwrap();
     let arrivals = || trace.arrivals(ArrivalProcess::Poisson, 7);
     let report = simulator.run_controlled(arrivals(), &mut (), &profile, &mut manager);
@@ -194,7 +194,7 @@ fn a_profile_of_a_faster_machine_is_corrected_by_what_the_workers_measure() {
         };
         options.run_times.change = change;
         let mut manager = Manager::new(faster(pipeline.clone(), 2.5), options, 0).unwrap();
-        let first = manager.begin(60.0, 0).unwrap();
+        let first = manager.first_plan(60.0, 0).unwrap();
         let simulator = Simulator::new(&first, &profile, &config).unwrap();
         let arrivals = trace.arrivals(ArrivalProcess::Poisson, 7);
         let report = simulator.run_controlled(arrivals, &mut (), &profile, &mut manager);
@@ -222,7 +222,7 @@ fn run_times_that_no_plan_can_have_leave_the_plan_and_are_said_once() {
     };
     pipeline.slo_us = 2 * needed_us;
     let mut manager = Manager::new(pipeline, options(AllocationPolicy::Loki, 20), 0).unwrap();
-    manager.begin(20.0, 0).unwrap();
+    manager.first_plan(20.0, 0).unwrap();
     let before = manager.pipeline.clone();
     for task in &before.tasks {
         for variant in &task.variants {
@@ -231,15 +231,15 @@ fn run_times_that_no_plan_can_have_leave_the_plan_and_are_said_once() {
                 requests: 100,
                 busy_us: u64::MAX,
             };
-            manager.ran(&variant.name, ran);
+            manager.record_runs(&variant.name, ran);
         }
     }
     assert_eq!(plans(&mut manager, 2, &[20]), []);
     assert!(matches!(
-        manager.take_fault(),
-        Some(ManageError::Allocate(AllocateError::Slo { .. }))
+        manager.take_error(),
+        Some(ManagerError::Allocate(AllocateError::Slo { .. }))
     ));
     assert_eq!(manager.pipeline, before);
     plans(&mut manager, 3, &[20; 12]);
-    assert_eq!(manager.take_fault(), None);
+    assert_eq!(manager.take_error(), None);
 }

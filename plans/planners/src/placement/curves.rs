@@ -223,7 +223,7 @@ impl Points {
                 })
             }
         };
-        let there = |figure, found: Option<f64>| {
+        let required = |figure, found: Option<f64>| {
             found.ok_or_else(|| PlacementError::Hole {
                 variant: profiled.name.clone(),
                 batch: cost.batch,
@@ -232,12 +232,12 @@ impl Points {
         };
         let latency = sound(Figure::Latency, cost.latency_s, cost.latency_s > 0.0)?;
         let whole = options.assumed.whole_device.then_some(1.0);
-        let share = there(Figure::Utilisation, cost.utilisation.or(whole))?;
+        let share = required(Figure::Utilisation, cost.utilisation.or(whole))?;
         let share = sound(Figure::Utilisation, share, share > 0.0 && share <= 1.0)?;
         let per_weight = options.assumed.bytes_per_parameter;
         let weights = per_weight.map(|bytes| bytes * profiled.parameters as f64);
         let measured = cost.memory_bytes.map(|bytes| bytes as f64);
-        let memory = there(Figure::Memory, measured.or(weights))?;
+        let memory = required(Figure::Memory, measured.or(weights))?;
         let memory = sound(Figure::Memory, memory, memory > 0.0)?;
         self.latency.push((batch, latency));
         self.utilisation.push((batch, share));

@@ -202,7 +202,10 @@ impl Names<'_> {
             let partitions = model.map_or(1, |model| self.counts(model).1);
             part_name(name, partitions.saturating_sub(1), partitions)
         };
-        stage.score.clone().map(|score| score.reading(renamed))
+        stage
+            .score
+            .clone()
+            .map(|score| score.with_renamed_variants(renamed))
     }
 
     /// Connects a partition to the next one, copy by copy.

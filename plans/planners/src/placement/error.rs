@@ -160,7 +160,7 @@ pub enum PlacementError {
     /// The load exceeds the devices' time (eq. 4).
     #[error(
         "utilisation: {qps:.3} requests/s need {needed:.3} devices of kernel time at least, and {bound} of each of the {devices} devices may be used \
-         ({available:.3} together); use more devices or plan for at most {most_qps:.3} requests/s"
+         ({available:.3} together); use more devices or plan for at most {max_qps:.3} requests/s"
     )]
     Overloaded {
         /// The load, requests/s.
@@ -174,7 +174,7 @@ pub enum PlacementError {
         /// Number of devices.
         devices: usize,
         /// Load that the devices would carry without any other constraint, requests/s.
-        most_qps: f64,
+        max_qps: f64,
     },
     /// Every combination breaks a constraint, or none was packed.
     #[error(

@@ -191,25 +191,25 @@ impl<'p> Layout<'p> {
             kind.map_or((0.0, 0.0), |kind| (kind.memory, kind.work))
         };
         let (more, less) = (needs(comes), needs(goes));
-        let (Some(memory), Some(work), Some(there)) = (
+        let (Some(memory), Some(work), Some(device)) = (
             self.memory.get(device),
             self.work.get(device),
             self.problem.cluster.devices.get(device),
         ) else {
             return f64::INFINITY;
         };
-        excess(memory + more.0 - less.0, there.memory) + excess(work + more.1 - less.1, there.work)
+        excess(memory + more.0 - less.0, device.memory) + excess(work + more.1 - less.1, device.work)
     }
 
     /// Returns the load of a device relative to its capacity.
     pub(super) fn fill(&self, device: usize) -> f64 {
-        let (Some(memory), Some(work), Some(there)) = (
+        let (Some(memory), Some(work), Some(device)) = (
             self.memory.get(device),
             self.work.get(device),
             self.problem.cluster.devices.get(device),
         ) else {
             return 0.0;
         };
-        (memory / there.memory).max(work / there.work)
+        (memory / device.memory).max(work / device.work)
     }
 }

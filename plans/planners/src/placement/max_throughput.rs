@@ -146,18 +146,18 @@ fn guess(case: &Case<'_>, cluster: &Cluster, shape: &ReplicaPartition, fluid_bou
     let parts = models.parts(shape, models.batch);
     let (memory, work) = (cluster.largest_memory(), cluster.most_work());
     let fits = |qps: f64| {
-        let (mut large, mut beside, mut small) = (0.0, 0.0, 0.0);
+        let (mut large, mut spare, mut small) = (0.0, 0.0, 0.0);
         for kind in &parts.kinds {
             let size = (kind.work * qps / work).max(kind.memory / memory);
             let copies = f64::from(kind.copies);
             if size > 0.5 {
                 large += copies;
-                beside += copies * (1.0 - size);
+                spare += copies * (1.0 - size);
             } else {
                 small += copies * size;
             }
         }
-        large + f64::max(small - beside, 0.0) <= cluster.devices.len() as f64
+        large + f64::max(small - spare, 0.0) <= cluster.devices.len() as f64
     };
     let (mut low, mut high) = (0.0, fluid_bound);
     for _ in 0..GUESSES {

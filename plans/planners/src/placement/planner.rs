@@ -87,7 +87,7 @@ impl Case<'_> {
             bound: self.options.utilisation,
             available: cluster.work(),
             devices: cluster.devices.len(),
-            most_qps: cluster.work() / each,
+            max_qps: cluster.work() / each,
         })
     }
 }

@@ -240,7 +240,7 @@ impl<'a> Problem<'a> {
 }
 
 /// Returns the relative excess over the limit; 0 within rounding.
-pub(super) fn excess(used: f64, there: f64) -> f64 {
-    let over = used / there - 1.0;
+pub(super) fn excess(used: f64, capacity: f64) -> f64 {
+    let over = used / capacity - 1.0;
     if over > ROUNDING { over } else { 0.0 }
 }

@@ -2,7 +2,7 @@
 //!
 //! The product of two placements in eq. 2 is not linear. Costs are hierarchical, though: an edge costs what the network takes, less
 //! what a common host saves, less what a common device saves on top. So an edge has one variable per device, at most that either end is
-//! there, and one per host, instead of one per pair of devices.
+//! placed, and one per host, instead of one per pair of devices.
 
 use super::problem::Problem;
 use crate::lp::{Limits, LpError, Program, Relation, Solver, Variable};
@@ -20,7 +20,7 @@ pub(super) struct ProgramSolution {
 pub(super) struct Placing {
     program: Program,
     /// Whether an instance is on a device, by instance and device.
-    there: Vec<Vec<Variable>>,
+    placed: Vec<Vec<Variable>>,
     savings: Vec<Saving>,
 }
 
@@ -42,17 +42,17 @@ impl Placing {
             .fold(0.0, f64::max);
         let unit = if largest > 0.0 { 1.0 / largest } else { 1.0 };
         let mut program = Program::new();
-        let there: Vec<Vec<Variable>> = problem
+        let placed: Vec<Vec<Variable>> = problem
             .instances
             .iter()
             .map(|_| devices.iter().map(|_| program.integer(0.0, 1)).collect())
             .collect();
-        for row in &there {
+        for row in &placed {
             program.constraint(row.iter().map(|variable| (*variable, 1.0)), Relation::Equal, 1.0);
         }
         for (device, limits) in devices.iter().enumerate() {
             let needs = |need: fn(&super::problem::InstanceClass) -> f64, unit: f64| {
-                let terms = there.iter().enumerate().filter_map(move |(instance, row)| {
+                let terms = placed.iter().enumerate().filter_map(move |(instance, row)| {
                     Some((*row.get(device)?, need(problem.kind_of(instance)?) / unit))
                 });
                 terms.collect::<Vec<_>>()
@@ -70,7 +70,7 @@ impl Placing {
         }
         let mut placing = Self {
             program,
-            there,
+            placed,
             savings: Vec::new(),
         };
         for (from, to, costs) in problem.edges() {
@@ -92,11 +92,11 @@ impl Placing {
     }
 
     fn at(&self, instance: usize, device: usize) -> Option<Variable> {
-        self.there.get(instance)?.get(device).copied()
+        self.placed.get(instance)?.get(device).copied()
     }
 
     fn save_by_device(&mut self, ends: [usize; 2], saving: f64) {
-        let devices = self.there.first().map_or(0, Vec::len);
+        let devices = self.placed.first().map_or(0, Vec::len);
         for device in (0..devices).filter(|_| saving > 0.0) {
             self.save(ends, saving, vec![device]);
         }
@@ -175,7 +175,7 @@ impl Placing {
                 .unwrap_or(0)
         };
         Ok(ProgramSolution {
-            placed: self.there.iter().map(device).collect(),
+            placed: self.placed.iter().map(device).collect(),
             proven: solution.proven,
         })
     }

@@ -9,7 +9,7 @@ use kaskade_policy::invalid::Invalid;
 use kaskade_policy::linear_fit::per_request;
 use kaskade_policy::profile::{Profile, VariantProfile};
 
-use super::observations::Observations;
+use super::observations::{Observations, pick};
 
 /// One variant over the validation set. Copies share the samples.
 #[derive(Debug, Clone, PartialEq)]
@@ -281,13 +281,6 @@ impl Family {
         }
         smaller
     }
-}
-
-pub(super) fn pick<T: Copy, C: FromIterator<T>>(values: &[T], places: &[usize]) -> C {
-    places
-        .iter()
-        .filter_map(|place| values.get(*place).copied())
-        .collect()
 }
 
 pub(super) fn count(flags: &[bool]) -> usize {

@@ -1,25 +1,20 @@
 //! Columns of validation samples that deferral scores may read, besides confidences.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use kaskade_policy::confidence::deferral::{
-    ClassSpread, DeferralScore, Evidence, Feature, ScoredSample, value,
-};
+use kaskade_policy::confidence::deferral::{ClassSpread, Evidence, ScoredSample};
 use kaskade_policy::profile::Profile;
-
-use super::family::{CostBasis, Family, FamilyError, Minimise};
 
 /// Observations of every variant of a family, in its order. Copies share the samples.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Observations {
-    variants: Vec<OfVariant>,
+    variants: Vec<VariantObservations>,
     /// Input bytes of each sample; empty if unknown.
     input_bytes: Arc<[u32]>,
 }
 
 #[derive(Debug, Clone, PartialEq)]
-struct OfVariant {
+struct VariantObservations {
     /// Number of each sample's answer.
     answers: Arc<[u32]>,
     /// Class spread of each sample; empty for answers that are no classes.
@@ -27,11 +22,11 @@ struct OfVariant {
 }
 
 impl Observations {
-    fn of(profile: &Profile) -> Self {
+    pub(super) fn new(profile: &Profile) -> Self {
         let variants = profile.variants.iter().map(|variant| {
             let validation = &variant.validation;
             let spreads = validation.margins.iter().zip(&validation.entropies);
-            OfVariant {
+            VariantObservations {
                 answers: validation.predictions.as_slice().into(),
                 spreads: spreads
                     .map(|(margin, entropy)| ClassSpread {
@@ -48,13 +43,13 @@ impl Observations {
     }
 
     pub(super) fn of_samples(&self, places: &[usize]) -> Self {
-        let variants = self.variants.iter().map(|variant| OfVariant {
-            answers: super::family::pick(&variant.answers, places),
-            spreads: super::family::pick(&variant.spreads, places),
+        let variants = self.variants.iter().map(|variant| VariantObservations {
+            answers: pick(&variant.answers, places),
+            spreads: pick(&variant.spreads, places),
         });
         Self {
             variants: variants.collect(),
-            input_bytes: super::family::pick(&self.input_bytes, places),
+            input_bytes: pick(&self.input_bytes, places),
         }
     }
 
@@ -69,43 +64,11 @@ impl Observations {
             input_bytes: self.input_bytes.clone(),
         }
     }
-}
 
-impl Family {
-    /// The family of a profile at a batch size, with the costs that are to be minimised and what deferral scores read: answers, margins,
-    /// entropies and lengths of inputs.
-    ///
-    /// # Errors
-    /// A [`FamilyError`] if the profile is unsound; [`FamilyError::NoMoney`] if the cost of a variant in money is to be minimised and unknown.
-    pub fn observing(
-        profile: &Profile,
-        batch: u32,
-        minimise: Minimise,
-    ) -> Result<(Self, CostBasis), FamilyError> {
-        let (mut family, basis) = Self::minimising(profile, batch, minimise)?;
-        family.observations = Some(Observations::of(profile));
-        Ok((family, basis))
-    }
-
-    /// Whether deferral scores can be fitted: the answers are known, not only whether they were right.
-    pub(crate) fn is_observed(&self) -> bool {
-        self.observations.is_some()
-    }
-
-    /// The family without what deferral scores read.
-    #[must_use]
-    pub fn unobserved(&self) -> Self {
-        let mut family = self.clone();
-        family.observations = None;
-        family
-    }
-
-    /// The result of a variant on a sample, as a score reads it; `None` if the family is not observed or has no such sample.
-    pub fn evidence(&self, variant: usize, sample: usize) -> Option<Evidence> {
-        let observations = self.observations.as_ref()?;
-        let observed = observations.variants.get(variant)?;
-        let confidence = *self.columns().get(variant)?.confidences.get(sample)?;
-        let bytes = observations.input_bytes.get(sample);
+    /// Returns the result of a variant on a sample whose confidence is known; `None` if there is no such sample.
+    pub(super) fn evidence(&self, variant: usize, sample: usize, confidence: f64) -> Option<Evidence> {
+        let observed = self.variants.get(variant)?;
+        let bytes = self.input_bytes.get(sample);
         Some(Evidence {
             judged: ScoredSample {
                 confidence,
@@ -115,115 +78,11 @@ impl Family {
             input_bytes: bytes.and_then(|bytes| usize::try_from(*bytes).ok()),
         })
     }
-
-    /// The value of a feature at a variant, by sample; `None` if the family is not observed or a sample lacks it.
-    pub(crate) fn feature(&self, variant: usize, feature: &Feature) -> Option<Arc<[f64]>> {
-        let earlier = feature.earlier();
-        let earlier = earlier.and_then(|name| self.columns().iter().position(|column| column.name == name));
-        let judged = |sample| Some(self.evidence(earlier?, sample)?.judged);
-        let values = (0..self.samples()).map(|sample| {
-            let evidence = self.evidence(variant, sample)?;
-            value(feature, &evidence, |_| judged(sample))
-        });
-        values.collect()
-    }
-
-    /// The family with the values of scores, one per variant, in place of confidences; where there is none, the confidences stay. It is
-    /// no longer observed, because a score of scores has no meaning. Unchanged if the family is not observed.
-    #[must_use]
-    pub fn scored(&self, scores: &[Option<DeferralScore>]) -> Self {
-        let names: Vec<&str> = self.columns().iter().map(|column| column.name.as_str()).collect();
-        Scoring::new(self).scored(&names, scores)
-    }
 }
 
-/// The values of scores on the samples of a family. Cascades that share a stage share its values.
-pub(crate) struct Scoring<'a> {
-    family: &'a Family,
-    known: Vec<(String, DeferralScore, Arc<[f64]>)>,
-}
-
-impl<'a> Scoring<'a> {
-    pub(crate) fn new(family: &'a Family) -> Self {
-        Self {
-            family,
-            known: Vec::new(),
-        }
-    }
-
-    /// The family of some variants, in the family's order, with the values of scores in place of confidences, as [`Family::scored`]. Scores read
-    /// only these variants.
-    pub(crate) fn scored(&mut self, names: &[&str], scores: &[Option<DeferralScore>]) -> Family {
-        let mut replaced = self.family.of_variants(names);
-        replaced.observations = None;
-        for (variant, score) in scores.iter().enumerate() {
-            let column = replaced.columns().get(variant);
-            if let (Some(score), Some(column)) = (score, column)
-                && let Some(values) = self.values(&column.name.clone(), score)
-            {
-                replaced.set_confidences(variant, values);
-            }
-        }
-        replaced
-    }
-
-    fn values(&mut self, name: &str, score: &DeferralScore) -> Option<Arc<[f64]>> {
-        let mut known = self.known.iter();
-        if let Some((.., values)) = known.find(|(other, known, _)| other == name && known == score) {
-            return Some(values.clone());
-        }
-        let columns = self.family.columns();
-        let variant = columns.iter().position(|column| column.name == name)?;
-        let values = Features::new(self.family, variant).scores(score, 0..self.family.samples())?;
-        let values: Arc<[f64]> = values.into();
-        self.known.push((name.to_owned(), score.clone(), values.clone()));
-        Some(values)
-    }
-}
-
-/// The features of a variant's results by sample, each computed once.
-pub(crate) struct Features<'a> {
-    family: &'a Family,
-    variant: usize,
-    known: BTreeMap<Feature, Option<Arc<[f64]>>>,
-}
-
-impl<'a> Features<'a> {
-    pub(crate) fn new(family: &'a Family, variant: usize) -> Self {
-        Self {
-            family,
-            variant,
-            known: BTreeMap::new(),
-        }
-    }
-
-    /// The value of a feature by sample; `None` if a sample lacks it.
-    pub(crate) fn of(&mut self, feature: &Feature) -> Option<Arc<[f64]>> {
-        if let Some(known) = self.known.get(feature) {
-            return known.clone();
-        }
-        let values = self.family.feature(self.variant, feature);
-        self.known.insert(feature.clone(), values.clone());
-        values
-    }
-
-    /// The values of a score at some samples, each below the number of samples; `None` if the family is not observed.
-    pub(crate) fn scores(
-        &mut self,
-        score: &DeferralScore,
-        samples: impl Iterator<Item = usize>,
-    ) -> Option<Vec<f64>> {
-        if !self.family.is_observed() {
-            return None;
-        }
-        let terms: Vec<Option<Arc<[f64]>>> = score.terms().map(|term| self.of(&term.feature)).collect();
-        let confidences = &self.family.columns().get(self.variant)?.confidences;
-        let values = samples.map(|sample| {
-            let confidence = *confidences.get(sample)?;
-            Some(score.evaluate_terms(confidence, |place, _| {
-                terms.get(place)?.as_ref()?.get(sample).copied()
-            }))
-        });
-        values.collect()
-    }
+pub(super) fn pick<T: Copy, C: FromIterator<T>>(values: &[T], places: &[usize]) -> C {
+    places
+        .iter()
+        .filter_map(|place| values.get(*place).copied())
+        .collect()
 }

@@ -129,7 +129,7 @@ impl Gate {
                 self.has_loaded(&replica.worker, epoch, &replica.id, now) || self.is_custom(&replica.id, now)
             })
             .collect();
-        let stages = plan.every_gear().flat_map(|gear| &gear.wiring.stages);
+        let stages = plan.all_gears().flat_map(|gear| &gear.wiring.stages);
         stages
             .filter(|stage| !loaded.iter().any(|replica| stage.is_run_by(replica)))
             .map(|stage| stage.name.as_str())

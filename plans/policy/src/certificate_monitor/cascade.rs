@@ -24,10 +24,10 @@
 
 use super::counts::{AuditCounts, CascadeCounts, LabelCounts};
 use super::design_effect::DesignEffect;
-use super::mean_test::{Counted, DesignEffects, MeanTest, log_mean, mean_interval};
+use super::finding::{CascadeStatus, Evidence, Finding};
+use super::mean_test::{DesignEffects, MeanTest, WeightedValue, log_mean, mean_interval};
 use super::profiled_rate::rate_range;
 use super::sample_test::{Drawn, SampleTest, Traffic};
-use super::{CascadeStatus, Evidence, Finding, allowed};
 use crate::plan::{Certificate, CertifiedCascade, ExpectedStage, Guarantee};
 
 /// Probability with which each end of the range of a profiled rate misses it.
@@ -119,11 +119,11 @@ impl CascadeMonitor {
         let may_differ = cascade.differs.map(|differs| {
             // Not at the certificate's confidence: a low one would put the bound below the rate too often, and every such cascade raises
             // a false alarm.
-            let [_, most] = rate_range(differs, certificate.samples, RANGE_PART * alpha);
+            let [_, high] = rate_range(differs, certificate.samples, RANGE_PART * alpha);
             match &certificate.guarantee {
                 // A cascade that differs less often than it may lose keeps its guarantee.
-                Guarantee::MaxLoss { loss, .. } => most.max(*loss),
-                Guarantee::MinAccuracy { .. } => most,
+                Guarantee::MaxLoss { loss, .. } => high.max(*loss),
+                Guarantee::MinAccuracy { .. } => high,
             }
         });
         let mut monitor = Self {
@@ -209,7 +209,7 @@ impl CascadeMonitor {
     /// Restarts the test that probes must pass to restore it. After labels have refuted it, differing as often as on the certification
     /// samples shows nothing: more of these answers may be losses. Then it must differ no more often than it may lose.
     fn restart_restoring(&mut self) {
-        let most = match (self.refuted_by, &self.certificate.guarantee) {
+        let max_rate = match (self.refuted_by, &self.certificate.guarantee) {
             (Some(Evidence::Labels), Guarantee::MaxLoss { loss, .. }) => {
                 self.may_differ.filter(|_| self.bounds_loss).map(|_| *loss)
             }
@@ -218,7 +218,7 @@ impl CascadeMonitor {
         };
         restart(
             &mut self.differs_still,
-            most.map(|most| 1.0 - most),
+            max_rate.map(|max_rate| 1.0 - max_rate),
             Drawn::AtRandom,
         );
     }
@@ -254,11 +254,11 @@ impl CascadeMonitor {
         let wealth: Vec<f64> = self.rates.iter().map(|rate| rate.test.log_wealth()).collect();
         let level = level(self.alpha, self.rates_begun);
         if !wealth.is_empty() && log_mean(&wealth) >= -level.ln() {
-            let most = self
+            let strongest = self
                 .rates
                 .iter()
                 .max_by(|a, b| a.test.log_wealth().total_cmp(&b.test.log_wealth()));
-            let stage = most.map_or(0, |rate| rate.stage);
+            let stage = strongest.map_or(0, |rate| rate.stage);
             let is_new = self.drift_found_after.is_none();
             self.drift_found_after = Some(self.requests);
             self.restart_stages();
@@ -347,13 +347,13 @@ impl CascadeMonitor {
                 Guarantee::MaxLoss { .. } => interval.map(|end| 2.0 * end - 1.0),
                 Guarantee::MinAccuracy { .. } => interval,
             },
-            may_lose: allowed(&self.certificate.guarantee),
+            may_lose: max_loss(&self.certificate.guarantee),
             inputs_drifted: self.inputs_drifted(),
         }
     }
 
     /// Returns the values in [0, 1] of labels: a paired loss in [-1, 1] becomes `(loss + 1) / 2`.
-    fn losses(&self, labels: &LabelCounts) -> Vec<Counted> {
+    fn losses(&self, labels: &LabelCounts) -> Vec<WeightedValue> {
         match &self.certificate.guarantee {
             Guarantee::MaxLoss { .. } => {
                 vec![(1.0, labels.lost), (0.5, labels.same), (0.0, labels.gained)]
@@ -403,7 +403,7 @@ fn requests(counts: &CascadeCounts) -> u64 {
 fn rate_tests(stage: usize, expected: &ExpectedStage) -> Vec<RateTest> {
     let mut tests = Vec::new();
     for (category, count) in expected.categories().enumerate() {
-        let [least, most] = rate_range(count, expected.samples, RANGE_ALPHA);
+        let [low, high] = rate_range(count, expected.samples, RANGE_ALPHA);
         let mut add = |more: bool, null: f64| {
             if null < 1.0 - 1e-9 {
                 let test = MeanTest::at_most(null);
@@ -415,8 +415,8 @@ fn rate_tests(stage: usize, expected: &ExpectedStage) -> Vec<RateTest> {
                 });
             }
         };
-        add(true, most);
-        add(false, 1.0 - least);
+        add(true, high);
+        add(false, 1.0 - low);
     }
     tests
 }
@@ -425,4 +425,12 @@ fn rate_tests(stage: usize, expected: &ExpectedStage) -> Vec<RateTest> {
 fn level(alpha: f64, number: u32) -> f64 {
     let number = f64::from(number.max(1));
     alpha / (number * (number + 1.0))
+}
+
+/// Returns the loss, or the share of wrong answers, that a guarantee allows.
+fn max_loss(guarantee: &Guarantee) -> f64 {
+    match guarantee {
+        Guarantee::MaxLoss { loss, .. } => *loss,
+        Guarantee::MinAccuracy { accuracy } => 1.0 - accuracy,
+    }
 }

@@ -25,7 +25,7 @@ const STARTS_SUM: f64 = 2.110;
 const EDGE: f64 = 1e-6;
 
 /// A value in [0, 1] and how often it was observed.
-pub type Counted = (f64, u64);
+pub type WeightedValue = (f64, u64);
 
 /// How many observations of a batch count as one. Below 1 they are taken for 1.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -70,14 +70,14 @@ impl MeanTest {
     }
 
     /// Takes a batch of observations.
-    pub fn take(&mut self, values: &[Counted]) {
+    pub fn take(&mut self, values: &[WeightedValue]) {
         self.take_clustered(values, DesignEffects::INDEPENDENT);
     }
 
     /// Takes a batch of observations that resemble each other.
     ///
     /// A gain to a power below 1 still is one of a supermartingale, and so is one that is made smaller.
-    pub(super) fn take_clustered(&mut self, values: &[Counted], effects: DesignEffects) {
+    pub(super) fn take_clustered(&mut self, values: &[WeightedValue], effects: DesignEffects) {
         let count: u64 = values.iter().map(|(_, count)| count).sum();
         if count == 0 {
             return;
@@ -127,18 +127,18 @@ impl MeanTest {
 /// Returns the interval of the mean of values in [0, 1], with confidence `1 - alpha` at every moment: a confidence sequence.
 ///
 /// It covers all observations since the stream began, and needs their counts only.
-pub fn mean_interval(values: &[Counted], alpha: f64) -> [f64; 2] {
-    let flipped: Vec<Counted> = values
+pub fn mean_interval(values: &[WeightedValue], alpha: f64) -> [f64; 2] {
+    let flipped: Vec<WeightedValue> = values
         .iter()
         .map(|(value, count)| (1.0 - value, *count))
         .collect();
-    let least = lower_bound(values, alpha / 2.0);
-    let most = 1.0 - lower_bound(&flipped, alpha / 2.0);
-    [least, most.max(least)]
+    let low = lower_bound(values, alpha / 2.0);
+    let high = 1.0 - lower_bound(&flipped, alpha / 2.0);
+    [low, high.max(low)]
 }
 
 /// Returns the largest bound that the mean exceeds with confidence `1 - alpha`; 0 if none.
-fn lower_bound(values: &[Counted], alpha: f64) -> f64 {
+fn lower_bound(values: &[WeightedValue], alpha: f64) -> f64 {
     let target = -alpha.ln();
     let wealth = |null: f64| log_mean(&BETS.map(|bet| gain(values, null, bet)));
     // The wealth falls as the bound rises.
@@ -158,7 +158,7 @@ fn lower_bound(values: &[Counted], alpha: f64) -> f64 {
 }
 
 /// Returns the logarithm of the factor by which a bet multiplies its capital: each value multiplies it by `1 + bet (value / null - 1)`.
-fn gain(values: &[Counted], null: f64, bet: f64) -> f64 {
+fn gain(values: &[WeightedValue], null: f64, bet: f64) -> f64 {
     let gains = values
         .iter()
         .filter(|(_, count)| *count > 0)

@@ -35,23 +35,17 @@ mod tests {
 
     #[test]
     fn a_range_holds_what_was_observed_and_narrows() {
-        let [least, most] = rate_range(20, 1_000, 0.05);
+        let [low, high] = rate_range(20, 1_000, 0.05);
         assert!(
-            least > 0.008 && least < 0.02 && most > 0.02 && most < 0.035,
-            "{least} {most}"
+            low > 0.008 && low < 0.02 && high > 0.02 && high < 0.035,
+            "{low} {high}"
         );
         let [narrower, _] = rate_range(2_000, 100_000, 0.05);
-        assert!(narrower > least);
-        let [least, most] = rate_range(0, 300, 0.05);
-        assert!(
-            least.abs() < 1e-9 && (most - 0.00994).abs() < 1e-4,
-            "{least} {most}"
-        );
-        let [least, most] = rate_range(0, 0, 0.05);
-        assert!(
-            least.abs() < 1e-12 && (most - 1.0).abs() < 1e-12,
-            "{least} {most}"
-        );
+        assert!(narrower > low);
+        let [low, high] = rate_range(0, 300, 0.05);
+        assert!(low.abs() < 1e-9 && (high - 0.00994).abs() < 1e-4, "{low} {high}");
+        let [low, high] = rate_range(0, 0, 0.05);
+        assert!(low.abs() < 1e-12 && (high - 1.0).abs() < 1e-12, "{low} {high}");
     }
 
     #[test]

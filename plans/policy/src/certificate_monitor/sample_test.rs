@@ -1,7 +1,7 @@
 //! Tests on a sample of the requests: audits, probes or labels.
 
 use super::design_effect::DesignEffect;
-use super::mean_test::{Counted, DesignEffects, MeanTest};
+use super::mean_test::{DesignEffects, MeanTest, WeightedValue};
 
 /// The design effect of requests by their values in the sample, while it is unknown. It hardly matters for a small share of them, and a large
 /// share is soon enough to measure it.
@@ -53,7 +53,7 @@ impl SampleTest {
     }
 
     /// Takes a batch. While no design effect is known, the values that someone chose only serve to measure one.
-    pub(super) fn take(&mut self, values: &[Counted], traffic: Traffic) {
+    pub(super) fn take(&mut self, values: &[WeightedValue], traffic: Traffic) {
         let counts: Vec<u64> = values.iter().map(|(_, count)| *count).collect();
         let count: u64 = counts.iter().sum();
         if count == 0 {

@@ -21,7 +21,7 @@ impl AuditSettings {
     };
 
     /// Audits that share of the requests, and ten times as many while audits are elevated, up to a tenth of all.
-    pub fn of_share(share: f64) -> Self {
+    pub fn with_share(share: f64) -> Self {
         Self {
             share,
             elevated_share: (10.0 * share).min(0.1).max(share),
@@ -68,7 +68,7 @@ impl Sampler {
     }
 
     /// Returns whether the next request is audited.
-    pub fn chooses(&mut self, elevated: bool, capacity: AuditCapacity) -> bool {
+    pub fn selects(&mut self, elevated: bool, capacity: AuditCapacity) -> bool {
         let share = if elevated {
             self.settings.elevated_share
         } else {
@@ -91,15 +91,15 @@ pub struct Audit {
 
 impl Audit {
     /// Returns what to ask about a request that ran in `gear` and was answered by `variant`; `None` if its plan has no certified list.
-    pub fn of(plan: &Plan, gear: u32, variant: &str) -> Option<Self> {
+    pub fn new(plan: &Plan, gear: u32, variant: &str) -> Option<Self> {
         let index = plan.certified_index(gear)?;
         let list = plan.certified.as_ref()?;
         let largest = list.cascades.first()?.gear.wiring.stages.last()?;
         let is_limited = gear as usize >= plan.gears.len();
-        let next = plan.gear_at(index + 1).filter(|_| is_limited);
+        let next = plan.gear_of_certified(index + 1).filter(|_| is_limited);
         Some(Self {
             index,
-            largest: plan.gear_at(0).filter(|_| variant != largest.variant),
+            largest: plan.gear_of_certified(0).filter(|_| variant != largest.variant),
             probe: next.map(|gear| (index + 1, gear)),
         })
     }
@@ -150,10 +150,10 @@ mod tests {
 
     #[test]
     fn a_share_of_requests_is_chosen_and_more_while_elevated() {
-        let mut sampler = Sampler::new(AuditSettings::of_share(0.01), 1);
+        let mut sampler = Sampler::new(AuditSettings::with_share(0.01), 1);
         let mut chosen = |elevated, capacity| {
             (0..20_000)
-                .filter(|_| sampler.chooses(elevated, capacity))
+                .filter(|_| sampler.selects(elevated, capacity))
                 .count()
         };
         assert!((150..250).contains(&chosen(false, FREE)));
@@ -168,29 +168,29 @@ mod tests {
         };
         assert_eq!((chosen(true, busy), chosen(true, open)), (0, 0));
         let mut off = Sampler::new(AuditSettings::OFF, 1);
-        assert!(!(0..1_000).any(|_| off.chooses(true, FREE)));
-        assert!((AuditSettings::of_share(0.5).elevated_share - 0.5).abs() < 1e-12);
+        assert!(!(0..1_000).any(|_| off.selects(true, FREE)));
+        assert!((AuditSettings::with_share(0.5).elevated_share - 0.5).abs() < 1e-12);
     }
 
     #[test]
     fn an_audit_asks_what_it_does_not_know() {
         let plan = plan(list(&[0, 10, 20]));
         // One gear of its own, whose home is the cheapest cascade.
-        let early = Audit::of(&plan, 0, "small").unwrap();
+        let early = Audit::new(&plan, 0, "small").unwrap();
         assert_eq!((early.index, early.largest, early.probe), (2, Some(1), None));
-        let late = Audit::of(&plan, 0, "large").unwrap();
+        let late = Audit::new(&plan, 0, "large").unwrap();
         assert_eq!((late.largest, late.probe), (None, None));
-        let limited = Audit::of(&plan, 2, "small").unwrap();
+        let limited = Audit::new(&plan, 2, "small").unwrap();
         assert_eq!(
             (limited.index, limited.largest, limited.probe),
             (1, Some(1), Some((2, 3)))
         );
-        let safest = Audit::of(&plan, 1, "large").unwrap();
+        let safest = Audit::new(&plan, 1, "large").unwrap();
         assert_eq!(
             (safest.index, safest.largest, safest.probe),
             (0, None, Some((1, 2)))
         );
-        assert_eq!(Audit::of(&plan, 9, "small"), None);
+        assert_eq!(Audit::new(&plan, 9, "small"), None);
     }
 
     #[test]

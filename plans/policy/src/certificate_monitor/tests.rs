@@ -3,7 +3,7 @@ mod next_plan;
 
 use super::*;
 use crate::plan::{
-    Band, Certificate, CertifiedCascade, Edge, Exit, ExpectedStage, Gear, LoadRange, Plan, Wiring,
+    Band, Certificate, CertifiedCascade, Edge, Exit, ExpectedStage, Gear, Guarantee, LoadRange, Plan, Wiring,
 };
 
 const SAMPLES: u64 = 1_000;
@@ -171,9 +171,9 @@ fn is_move(finding: &Finding) -> bool {
 fn the_plan_of_these_tests_is_sound() {
     let plan = plan(list(&[0, 10, 15, 20]));
     plan.validate().unwrap();
-    assert_eq!(plan.limited(0, 1), 2);
-    assert_eq!(plan.limited(0, 3), 0);
-    assert_eq!(plan.every_gear().count(), 5);
+    assert_eq!(plan.clamp_gear(0, 1), 2);
+    assert_eq!(plan.clamp_gear(0, 3), 0);
+    assert_eq!(plan.all_gears().count(), 5);
 }
 
 #[test]

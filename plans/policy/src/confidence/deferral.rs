@@ -103,7 +103,7 @@ pub enum Feature {
 
 impl Feature {
     /// The earlier stage that it reads; `None` for a feature of the stage itself.
-    pub fn earlier(&self) -> Option<&str> {
+    pub fn earlier_variant(&self) -> Option<&str> {
         match self {
             Self::EarlierConfidence(stage) | Self::Agrees(stage) | Self::Support(stage) => Some(stage),
             Self::Confidence | Self::Margin | Self::Entropy | Self::Length | Self::Answer(_) => None,
@@ -157,7 +157,7 @@ pub struct ClassSpread {
 
 impl ClassSpread {
     /// Computes the spread of class logits divided by a temperature; `None` for fewer than two logits or one that is not finite.
-    pub fn of(logits: &[f32], temperature: f64) -> Option<Self> {
+    pub fn from_logits(logits: &[f32], temperature: f64) -> Option<Self> {
         if logits.len() < 2 || !logits.iter().all(|logit| logit.is_finite()) || temperature <= 0.0 {
             return None;
         }
@@ -242,7 +242,7 @@ impl Linear {
             let path = terms.index(index);
             path.field("weight").finite(term.weight)?;
             path.field("mean").finite(term.mean)?;
-            if let Some(stage) = term.feature.earlier() {
+            if let Some(stage) = term.feature.earlier_variant() {
                 path.field("feature").name(stage)?;
             }
             if !seen.insert(&term.feature) {
@@ -300,7 +300,7 @@ impl DeferralScore {
 
     /// The score with other names for the earlier stages that it reads.
     #[must_use]
-    pub fn reading(mut self, renamed: impl Fn(&str) -> String) -> Self {
+    pub fn with_renamed_variants(mut self, renamed: impl Fn(&str) -> String) -> Self {
         let parts: [Option<&mut Linear>; 2] = match &mut self {
             Self::Platt { .. } | Self::Isotonic { .. } => [None, None],
             Self::Logistic { right } => [Some(right), None],
@@ -318,7 +318,7 @@ impl DeferralScore {
 
     /// Returns whether it reads the answers of earlier stages.
     pub fn reads_earlier(&self) -> bool {
-        self.terms().any(|term| term.feature.earlier().is_some())
+        self.terms().any(|term| term.feature.earlier_variant().is_some())
     }
 
     /// Checks its figures.

@@ -67,7 +67,7 @@ fn what_never_used_the_connection_is_not_sent_again() {
     ledger.sent(other, 1, Some("r"));
     let is_local = |kept: &&str, replica: &str| (*kept, replica) == ("local", "r");
     assert_eq!(ledger.connection_lost(1, is_local), [(other, 2), (unknown, 2)]);
-    assert_eq!(ledger.place(local), Some((1, Some("r"))));
+    assert_eq!(ledger.attempt_and_replica(local), Some((1, Some("r"))));
 }
 
 #[test]
@@ -333,7 +333,7 @@ fn a_request_that_brings_its_replicas_down_is_found_after_six_and_one_that_was_n
     }
     let due = ledger.due(0);
     assert_eq!(due.exhausted, [(deadly, "deadly")]);
-    assert_eq!(ledger.place(near), Some((2, Some("another"))));
+    assert_eq!(ledger.attempt_and_replica(near), Some((2, Some("another"))));
 }
 
 proptest! {

@@ -80,9 +80,9 @@ fn several_processes_of_one_name_start_once_each() {
 #[test]
 fn a_replica_that_could_not_be_loaded_is_avoided_although_another_worker_lists_its_name() {
     let mut liveness = Liveness::default();
-    liveness.beat("a", 0);
+    liveness.record_heartbeat("a", 0);
     liveness.set_unloadable(&BTreeSet::from(["a".to_owned()]));
-    liveness.beat("a", 1);
+    liveness.record_heartbeat("a", 1);
     let view = liveness.reachability();
     assert!(!view.is_reachable("a") && view.is_avoided("a"));
     assert!(liveness.unavailable(["a"], 1).contains("a"));
@@ -106,20 +106,24 @@ fn every_change_of_reachability_changes_the_revision() {
         assert_eq!(changed, before.1 != liveness.reachability());
         changed
     };
-    assert!(changed(&mut |liveness| assert!(liveness.beat("a", 0))));
+    assert!(changed(&mut |liveness| assert!(
+        liveness.record_heartbeat("a", 0)
+    )));
     let failed = BTreeSet::from(["a".to_owned(), "b".to_owned()]);
     assert!(changed(&mut |liveness| liveness.set_unloadable(&failed)));
     assert!(!changed(&mut |liveness| liveness.set_unloadable(&failed)));
     assert!(changed(&mut |liveness| liveness.set_unloadable(&BTreeSet::new())));
-    assert!(!changed(&mut |liveness| assert!(!liveness.beat("a", 1))));
+    assert!(!changed(&mut |liveness| assert!(
+        !liveness.record_heartbeat("a", 1)
+    )));
     assert!(changed(&mut |liveness| assert!(liveness.declare_lost("a"))));
     assert!(!changed(&mut |liveness| assert!(!liveness.declare_lost("a"))));
     assert!(
-        changed(&mut |liveness| assert!(liveness.beat("a", 2))),
+        changed(&mut |liveness| assert!(liveness.record_heartbeat("a", 2))),
         "it is back"
     );
-    assert!(changed(&mut |liveness| liveness.beat_leaving("a", 3)));
-    assert!(!changed(&mut |liveness| liveness.beat_leaving("a", 4)));
+    assert!(changed(&mut |liveness| liveness.record_leaving("a", 3)));
+    assert!(!changed(&mut |liveness| liveness.record_leaving("a", 4)));
     assert!(changed(&mut |liveness| liveness.forget("a")));
     assert!(!changed(&mut |liveness| liveness.forget("a")));
 }
@@ -129,11 +133,11 @@ fn every_change_of_reachability_changes_the_revision() {
 fn the_lost_are_forgotten_unless_a_plan_places_them() {
     let mut liveness = Liveness::default();
     for name in ["placed", "killed", "alive"] {
-        liveness.beat(name, 0);
+        liveness.record_heartbeat(name, 0);
         assert_eq!(liveness.started(name, 1, 1, 0), Start::Same);
     }
     checks(&mut liveness, 0, FORGOTTEN_US - CHECK_PERIOD_US);
-    liveness.beat("alive", FORGOTTEN_US);
+    liveness.record_heartbeat("alive", FORGOTTEN_US);
     liveness.started("alive", 1, 2, FORGOTTEN_US);
     let forget = |liveness: &mut Liveness, now| {
         liveness.forget_lost(now, |name| name == "placed");
@@ -161,7 +165,7 @@ fn the_lost_are_forgotten_unless_a_plan_places_them() {
 fn a_long_stall_forgets_nobody() {
     let mut liveness = Liveness::default();
     checks(&mut liveness, 0, SECOND);
-    liveness.beat("a", SECOND);
+    liveness.record_heartbeat("a", SECOND);
     liveness.started("w", 1, 1, SECOND);
     liveness.declare_lost("a");
     liveness.newly_lost(100 * SECOND);
@@ -172,7 +176,7 @@ fn a_long_stall_forgets_nobody() {
 #[test]
 fn a_leaving_replica_is_avoided_and_still_lost_when_silent() {
     let mut liveness = Liveness::default();
-    liveness.beat_leaving("a", 0);
+    liveness.record_leaving("a", 0);
     assert!(liveness.alive("a") && !liveness.reachability().is_reachable("a"));
     assert!(liveness.reachability().is_avoided("a"));
     assert_eq!(checks(&mut liveness, 0, DETECTION_US + CHECK_PERIOD_US), ["a"]);
@@ -183,16 +187,16 @@ fn a_stall_of_the_observer_is_no_evidence() {
     let mut liveness = Liveness::default();
     assert!(checks(&mut liveness, 0, 1_000_000).is_empty());
     for name in ["a", "b"] {
-        liveness.beat(name, 1_000_000);
+        liveness.record_heartbeat(name, 1_000_000);
     }
     // The process does not run for 500 ms. Then it looks before it reads a beat, and one tick later again.
     assert!(liveness.newly_lost(1_500_000).is_empty());
     assert!(liveness.newly_lost(1_550_000).is_empty());
-    liveness.beat("a", 1_560_000);
+    liveness.record_heartbeat("a", 1_560_000);
     // From here the time counts again: b fell silent, a goes on.
     let mut found = Vec::new();
     for now in (1_600_000..=2_500_000).step_by(CHECK_PERIOD_US as usize) {
-        liveness.beat("a", now);
+        liveness.record_heartbeat("a", now);
         found.extend(liveness.newly_lost(now));
     }
     assert_eq!(found, ["b"]);
@@ -202,7 +206,7 @@ fn a_stall_of_the_observer_is_no_evidence() {
 fn a_beat_read_after_a_stall_does_not_hide_a_death() {
     let mut liveness = Liveness::default();
     assert!(liveness.newly_lost(0).is_empty());
-    liveness.beat("a", 5_000_000);
+    liveness.record_heartbeat("a", 5_000_000);
     assert!(liveness.newly_lost(5_000_000).is_empty());
     let until = 5_000_000 + DETECTION_US + CHECK_PERIOD_US;
     assert_eq!(checks(&mut liveness, 5_050_000, until), ["a"]);
@@ -211,7 +215,7 @@ fn a_beat_read_after_a_stall_does_not_hide_a_death() {
 #[test]
 fn a_process_whose_looks_are_always_late_finds_the_lost() {
     let mut liveness = Liveness::default();
-    liveness.beat("a", 0);
+    liveness.record_heartbeat("a", 0);
     let mut times = (0..20).map(|check| check * 3 * CHECK_PERIOD_US);
     assert!(times.any(|now| liveness.newly_lost(now) == ["a"]));
 }
@@ -222,15 +226,15 @@ fn placed_replicas_that_were_never_heard_are_unavailable_after_the_detection_tim
     let placed = ["a", "b", "c"];
     let unavailable = |liveness: &Liveness, now| Vec::from_iter(liveness.unavailable(placed, now));
     assert!(checks(&mut liveness, 0, DETECTION_US).is_empty());
-    liveness.beat("a", DETECTION_US);
+    liveness.record_heartbeat("a", DETECTION_US);
     assert!(
         unavailable(&liveness, DETECTION_US).is_empty(),
         "it may be too early to know"
     );
     assert_eq!(unavailable(&liveness, DETECTION_US + 1), ["b", "c"]);
     liveness.declare_lost("a");
-    liveness.beat("b", DETECTION_US);
-    liveness.beat_leaving("elsewhere", DETECTION_US);
+    liveness.record_heartbeat("b", DETECTION_US);
+    liveness.record_leaving("elsewhere", DETECTION_US);
     assert_eq!(unavailable(&liveness, DETECTION_US + 1), ["a", "c", "elsewhere"]);
 }
 
@@ -241,7 +245,7 @@ proptest! {
         let mut liveness = Liveness::default();
         let mut now = 0;
         for stall in stalls {
-            liveness.beat("a", now);
+            liveness.record_heartbeat("a", now);
             for _ in 0..2 {
                 now += CHECK_PERIOD_US;
                 prop_assert!(liveness.newly_lost(now).is_empty());
@@ -262,7 +266,7 @@ proptest! {
             .step_by(CHECK_PERIOD_US as usize)
             .find(|now| {
                 if *now >= last_beat && !liveness.alive("a") && !liveness.lost("a") {
-                    liveness.beat("a", last_beat);
+                    liveness.record_heartbeat("a", last_beat);
                 }
                 !liveness.newly_lost(*now).is_empty()
             });
@@ -273,8 +277,8 @@ proptest! {
 #[test]
 fn silence_is_noticed_once_and_a_return_too() {
     let mut liveness = Liveness::default();
-    assert!(liveness.beat("a", 0));
-    assert!(!liveness.beat("a", HEARTBEAT_PERIOD_US));
+    assert!(liveness.record_heartbeat("a", 0));
+    assert!(!liveness.record_heartbeat("a", HEARTBEAT_PERIOD_US));
     assert!(checks(&mut liveness, 0, 4 * HEARTBEAT_PERIOD_US).is_empty());
     assert_eq!(liveness.newly_lost(4 * HEARTBEAT_PERIOD_US + 1), ["a"]);
     assert!(
@@ -286,22 +290,22 @@ fn silence_is_noticed_once_and_a_return_too() {
         .is_empty()
     );
     assert!(liveness.lost("a") && !liveness.alive("a"));
-    assert!(liveness.beat("a", 9 * HEARTBEAT_PERIOD_US));
+    assert!(liveness.record_heartbeat("a", 9 * HEARTBEAT_PERIOD_US));
     assert!(liveness.alive("a"));
 }
 
 #[test]
 fn a_beat_that_arrives_late_does_not_turn_back_the_clock() {
     let mut liveness = Liveness::default();
-    liveness.beat("a", 10 * HEARTBEAT_PERIOD_US);
-    liveness.beat("a", 2 * HEARTBEAT_PERIOD_US);
+    liveness.record_heartbeat("a", 10 * HEARTBEAT_PERIOD_US);
+    liveness.record_heartbeat("a", 2 * HEARTBEAT_PERIOD_US);
     assert!(checks(&mut liveness, 10 * HEARTBEAT_PERIOD_US, 12 * HEARTBEAT_PERIOD_US).is_empty());
 }
 
 #[test]
 fn a_process_that_left_is_not_reported_lost() {
     let mut liveness = Liveness::default();
-    liveness.beat("a", 0);
+    liveness.record_heartbeat("a", 0);
     liveness.forget("a");
     assert!(checks(&mut liveness, 0, 9 * HEARTBEAT_PERIOD_US).is_empty());
     assert!(!liveness.alive("a") && !liveness.lost("a"));

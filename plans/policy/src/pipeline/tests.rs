@@ -75,7 +75,7 @@ fn a_sound_pipeline_is_accepted_and_reads_back() {
     let pipeline = sample();
     let text = serde_json::to_string(&pipeline).unwrap();
     assert_eq!(Pipeline::from_json(&text).unwrap(), pipeline);
-    let tree = Tree::of(&pipeline).unwrap();
+    let tree = TaskTree::new(&pipeline).unwrap();
     assert_eq!((tree.order, tree.sinks), (vec![0, 1, 2], vec![1, 2]));
     let cars = pipeline.tasks[0].variants[0].multiplicity("car");
     assert!((cars - 2.0).abs() < 1e-12);

@@ -7,7 +7,7 @@ use crate::invalid::{Invalid, Path, Problem};
 
 /// Parents, children and sinks of a checked pipeline.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Tree {
+pub struct TaskTree {
     /// Parent of each task.
     pub parent: Vec<Option<usize>>,
     /// Children of each task, in the order in which they are listed.
@@ -18,12 +18,12 @@ pub struct Tree {
     pub sinks: Vec<usize>,
 }
 
-impl Tree {
+impl TaskTree {
     /// The tree of a pipeline whose names are sound.
     ///
     /// # Errors
     /// An [`Invalid`] that names the task: an unknown child, a second parent, a second root, a cycle.
-    pub fn of(pipeline: &Pipeline) -> Result<Self, Invalid> {
+    pub fn new(pipeline: &Pipeline) -> Result<Self, Invalid> {
         let tasks = Path::Root.field("tasks");
         let mut places: BTreeMap<&str, usize> = BTreeMap::new();
         for (place, task) in pipeline.tasks.iter().enumerate() {

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::{PathAccuracy, Pipeline, ProfiledPath, Task, TaskVariant, Tree};
+use super::{PathAccuracy, Pipeline, ProfiledPath, Task, TaskTree, TaskVariant};
 use crate::fan_in::MAX_BRANCHES;
 use crate::invalid::{Invalid, Path, Problem};
 
@@ -22,7 +22,7 @@ impl Pipeline {
         for (index, task) in self.tasks.iter().enumerate() {
             list.index(index).field("name").new_name(&task.name, &mut names)?;
         }
-        let tree = Tree::of(self)?;
+        let tree = TaskTree::new(self)?;
         let mut names = BTreeSet::new();
         for (index, task) in self.tasks.iter().enumerate() {
             let path = list.index(index);
@@ -80,7 +80,7 @@ impl Pipeline {
         Ok(())
     }
 
-    fn paths_are_sound(&self, tree: &Tree, paths: &[ProfiledPath]) -> Result<(), Invalid> {
+    fn paths_are_sound(&self, tree: &TaskTree, paths: &[ProfiledPath]) -> Result<(), Invalid> {
         let root = Path::Root;
         let at = root.field("path_accuracy");
         let list = at.field("paths");
@@ -108,7 +108,12 @@ impl Pipeline {
         }
     }
 
-    fn trail(&self, at: &Path<'_>, tree: &Tree, path: &ProfiledPath) -> Result<Vec<(usize, usize)>, Invalid> {
+    fn trail(
+        &self,
+        at: &Path<'_>,
+        tree: &TaskTree,
+        path: &ProfiledPath,
+    ) -> Result<Vec<(usize, usize)>, Invalid> {
         let mut trail: Vec<(usize, usize)> = Vec::new();
         for (index, name) in path.variants.iter().enumerate() {
             let Some(place) = self.variant(name) else {

@@ -183,7 +183,7 @@ impl Plan {
     }
 
     /// Returns all gears in the order of their numbers.
-    pub fn every_gear(&self) -> impl Iterator<Item = &Gear> {
+    pub fn all_gears(&self) -> impl Iterator<Item = &Gear> {
         let certified = self.certified.iter().flat_map(|list| &list.cascades);
         self.gears.iter().chain(certified.map(|cascade| &cascade.gear))
     }
@@ -199,15 +199,15 @@ impl Plan {
     }
 
     /// Returns the number of the gear that runs the cascade at that index of the certified list.
-    pub fn gear_at(&self, index: usize) -> Option<u32> {
+    pub fn gear_of_certified(&self, index: usize) -> Option<u32> {
         let list = self.certified.as_ref()?;
         (index < list.cascades.len()).then(|| (self.gears.len() + index) as u32)
     }
 
     /// Returns the gear to run instead of that one while only the cascades up to `limit` hold their certificate.
-    pub fn limited(&self, gear: u32, limit: usize) -> u32 {
+    pub fn clamp_gear(&self, gear: u32, limit: usize) -> u32 {
         match self.certified_index(gear) {
-            Some(index) if index > limit => self.gear_at(limit).unwrap_or(gear),
+            Some(index) if index > limit => self.gear_of_certified(limit).unwrap_or(gear),
             _ => gear,
         }
     }

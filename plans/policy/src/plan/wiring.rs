@@ -30,7 +30,7 @@ impl Wiring {
 
     /// Returns whether a request ends with the answer of one stage, which can then be streamed. The answers of an ensemble are
     /// voted on, and those of a pipeline's tasks are gathered, so neither can be streamed.
-    pub fn gives_one_answer(&self) -> bool {
+    pub fn has_single_answer(&self) -> bool {
         let fans_out = |stage: &Stage| matches!(stage.exit, Exit::FanOut { .. });
         self.ensemble.is_empty() && !self.stages.iter().any(fans_out)
     }
@@ -58,7 +58,7 @@ impl Wiring {
     ///
     /// `returns` is whether stages return its results to the ingress instead. What a task makes for its children goes to them regardless,
     /// because those inputs exist nowhere else.
-    pub fn may_move_on(&self, edge: &Edge, returns: bool) -> bool {
+    pub fn may_be_forwarded(&self, edge: &Edge, returns: bool) -> bool {
         let named = self.stages.iter().find(|stage| stage.name == edge.stage);
         let mut exits = named.into_iter().flat_map(|named| self.siblings(named));
         exits.any(|stage| match &stage.exit {

@@ -36,11 +36,11 @@ pub struct HopAtRate {
 
 impl HopTime {
     /// Returns the time of measured messages, seconds in ascending order; `None` without a median above 0.
-    pub fn of(ascending: &[f64]) -> Option<Self> {
+    pub fn from_sorted(ascending: &[f64]) -> Option<Self> {
         let median_s = *ascending.get(ascending.len().checked_sub(1)? / 2)?;
         (median_s > 0.0).then(|| Self {
             median_s,
-            quantiles: LatencyQuantiles::of(ascending),
+            quantiles: LatencyQuantiles::from_sorted(ascending),
             by_rate: Vec::new(),
         })
     }
@@ -57,7 +57,7 @@ impl HopTime {
         }
         let rows = rows.into_values().filter_map(|(rates, mut times)| {
             times.sort_by(f64::total_cmp);
-            let hop = Self::of(&times)?;
+            let hop = Self::from_sorted(&times)?;
             hop.quantiles?;
             Some(HopAtRate {
                 qps: (rates.iter().sum::<f64>() / rates.len() as f64).exp(),
@@ -158,7 +158,7 @@ mod tests {
 
     #[test]
     fn rates_that_are_alike_become_one_row_and_rows_of_few_messages_none() {
-        let base = HopTime::of(&[1e-4]).unwrap();
+        let base = HopTime::from_sorted(&[1e-4]).unwrap();
         let times = |us: f64, count: usize| vec![us / 1e6; count];
         let runs = [
             (500.0, times(100.0, 30)),

@@ -22,7 +22,7 @@ pub struct LatencyQuantiles {
 
 impl LatencyQuantiles {
     /// Returns the quantiles of measured latencies in ascending order, in any unit; `None` of fewer than 20, or if the median is not above 0.
-    pub fn of(ascending: &[f64]) -> Option<Self> {
+    pub fn from_sorted(ascending: &[f64]) -> Option<Self> {
         if ascending.len() < MIN_RUNS {
             return None;
         }
@@ -76,7 +76,7 @@ mod tests {
         let latencies: Vec<f64> = (1..=1_000)
             .map(|run| 2.0 + f64::from(run).powi(2) / 1e6)
             .collect();
-        let quantiles = LatencyQuantiles::of(&latencies).unwrap();
+        let quantiles = LatencyQuantiles::from_sorted(&latencies).unwrap();
         assert!(quantiles.is_sound());
         let mut drawn: Vec<f64> = (0..10_000)
             .map(|draw| quantiles.at(f64::from(draw) / 1e4))
@@ -91,7 +91,7 @@ mod tests {
         ] {
             assert!((drawn[place] - expected).abs() < 1e-3, "{place}");
         }
-        assert_eq!(LatencyQuantiles::of(&latencies[..19]), None);
-        assert_eq!(LatencyQuantiles::of(&[0.0; 50]), None);
+        assert_eq!(LatencyQuantiles::from_sorted(&latencies[..19]), None);
+        assert_eq!(LatencyQuantiles::from_sorted(&[0.0; 50]), None);
     }
 }

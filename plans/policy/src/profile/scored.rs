@@ -18,7 +18,7 @@ impl Profile {
         stage: &'a Stage,
     ) -> Option<StageConfidences<'a>> {
         let earlier = |term: &Term| {
-            let name = term.feature.earlier()?;
+            let name = term.feature.earlier_variant()?;
             let earlier = stages.iter().find(|stage| stage.name == name)?;
             self.variant(&earlier.variant)
         };

@@ -217,7 +217,7 @@ proptest! {
         let edge = Edge { shares, backup, ..Edge::to("s") };
         let shares: Vec<(&str, f64)> = edge.shares.iter().map(|(id, share)| (id.as_str(), *share)).collect();
         let backup: Vec<&str> = edge.backup.iter().map(String::as_str).collect();
-        let living = EdgeCache::of(&shares, &backup, |id| !dead.contains(id));
+        let living = EdgeCache::new(&shares, &backup, |id| !dead.contains(id));
         prop_assert_eq!(
             living.is_queue_group(),
             destination(&edge, |id| !dead.contains(id), 0.5) == Destination::QueueGroup

@@ -165,7 +165,7 @@ impl World {
         };
         let gear = kept.plan.gears.get(kept.gear as usize);
         // The next router does not report here: it may be at any replica, also one that is lost.
-        let moves_on = gear.is_some_and(|gear| gear.wiring.may_move_on(edge, false));
+        let moves_on = gear.is_some_and(|gear| gear.wiring.may_be_forwarded(edge, false));
         let request = Request {
             owner,
             id,
@@ -292,7 +292,7 @@ impl World {
         let Some(ingress) = self.processes[of].ingress.as_ref() else {
             return;
         };
-        let Some((current, replica)) = ingress.ledger.place(id) else {
+        let Some((current, replica)) = ingress.ledger.attempt_and_replica(id) else {
             return;
         };
         if named.is_some_and(|named| named != current) {

@@ -77,7 +77,7 @@ impl Process {
             up: false,
             paused_until: 0,
             cut_until: 0,
-            adoption: Adoption::keeping(EPOCHS_KEPT),
+            adoption: Adoption::with_kept_epochs(EPOCHS_KEPT),
             liveness: Liveness::default(),
             states: IngressStates::default(),
             view: (0, Reachability::default()),
@@ -449,9 +449,9 @@ impl World {
         }
         for replica in &named {
             if beat.leaving {
-                process.liveness.beat_leaving(replica, now);
+                process.liveness.record_leaving(replica, now);
             } else {
-                process.liveness.beat(replica, now);
+                process.liveness.record_heartbeat(replica, now);
             }
         }
         if let Some(ingress) = &mut process.ingress {
@@ -564,7 +564,7 @@ impl World {
         let process = &mut self.processes[of];
         let before = process.epoch();
         if self.sabotage == Some(Sabotage::AdoptsStale) {
-            process.adoption = Adoption::keeping(EPOCHS_KEPT);
+            process.adoption = Adoption::with_kept_epochs(EPOCHS_KEPT);
         }
         let adopted = process.adoption.adopt(epoch, plan.gears.len(), plan);
         let after = process.epoch();

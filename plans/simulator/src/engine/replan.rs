@@ -125,7 +125,7 @@ impl<O: Observer> Engine<'_, O> {
             Health::Draining => self.fleet.set_health(number, Health::Up, now),
             Health::Down => {
                 let variant = self.tables.variants.get(replica.variant);
-                let loading_us = self.config.loading.of(variant.map_or("", String::as_str));
+                let loading_us = self.config.loading.time_us(variant.map_or("", String::as_str));
                 replica.loaded_at = now.saturating_add(loading_us);
                 self.events.add(replica.loaded_at, Event::Loaded(number));
                 self.fleet.set_health(number, Health::Loading, now);

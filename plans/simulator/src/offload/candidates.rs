@@ -71,10 +71,10 @@ impl Machine<'_> {
         let (most, part) = self.prefill_tokens(load);
         let (hidden, at_work) = match mode {
             Mode::NoMiniBatches => (prompts, prompts),
-            Mode::Tokens => ((at_once * load.most()) as u64, part as u64),
+            Mode::Tokens => ((at_once * load.total_tokens()) as u64, part as u64),
             _ => (prompts.min(most as u64), prompts.min(part as u64)),
         };
-        let block_tokens = (mini_batch * load.blocks(load.most()) * load.block_tokens) as u64;
+        let block_tokens = (mini_batch * load.blocks(load.total_tokens()) * load.block_tokens) as u64;
         let blocks = match mode {
             Mode::Tokens | Mode::NoMiniBatches => 0,
             Mode::Kv => block_tokens * 2 * kv,
@@ -95,13 +95,16 @@ impl Machine<'_> {
         let token = (1 + HELD / PREFILL_PARTS as u64) * self.shape.act_bytes();
         let room = self.hardware.device_bytes / PREFILL_SHARE / token.max(1);
         let most = usize::try_from(room).map_or(PREFILL_TOKENS, |room| room.min(PREFILL_TOKENS));
-        (most.max(load.most()), (most / PREFILL_PARTS).max(load.most()))
+        (
+            most.max(load.total_tokens()),
+            (most / PREFILL_PARTS).max(load.total_tokens()),
+        )
     }
 
     fn with_mixtures(&self, load: &Load, draft: &Draft) -> Result<Vec<Setup>, SetupError> {
         let memory = self.memory(load, draft);
         let costs = self.costs(load, draft)?;
-        let middle = draft.at_once * load.blocks(load.middle());
+        let middle = draft.at_once * load.blocks(load.tokens_halfway());
         let splits = mixtures(draft.mode, middle, &memory, &costs);
         let finished = splits
             .into_iter()
@@ -134,7 +137,7 @@ impl Machine<'_> {
             block_tokens: load.block_tokens,
             requests: draft.at_once,
             mini_batch: draft.mini_batch,
-            request_blocks: load.blocks(load.most()),
+            request_blocks: load.blocks(load.total_tokens()),
             weights_s: part * self.hardware.load_s(shape.layer_bytes() as f64, 1),
         };
         self.hardware.costs(shape, &sampled)
@@ -152,7 +155,7 @@ impl Machine<'_> {
         if memory.weight_bytes > self.hardware.host_bytes {
             return None;
         }
-        let each = load.blocks(load.most());
+        let each = load.blocks(load.total_tokens());
         let shares = split.shares();
         let blocks = if draft.mode == Mode::Tokens {
             0
@@ -180,7 +183,7 @@ impl Machine<'_> {
                 context: self.shape.context,
                 requests: draft.at_once,
                 prefill_tokens: if promised {
-                    draft.at_once * load.most()
+                    draft.at_once * load.total_tokens()
                 } else {
                     prefill_tokens
                 },

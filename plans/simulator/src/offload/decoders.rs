@@ -21,7 +21,7 @@ fn opt(name: &str, layers: usize, width: usize) -> Shape {
 }
 
 /// The four models of the evaluation, smallest first.
-pub fn opts() -> [Shape; 4] {
+pub fn opt_models() -> [Shape; 4] {
     [
         opt("opt-6.7b", 32, 4_096),
         opt("opt-13b", 40, 5_120),
@@ -32,7 +32,7 @@ pub fn opts() -> [Shape; 4] {
 
 /// The model of that name, if it is one of the four; letters may be large or small.
 pub fn opt_named(name: &str) -> Option<Shape> {
-    opts()
+    opt_models()
         .into_iter()
         .find(|shape| shape.name.eq_ignore_ascii_case(name))
 }
@@ -110,7 +110,7 @@ mod tests {
 
     #[test]
     fn the_models_weigh_what_their_names_say() {
-        for (shape, billions) in opts().iter().zip([6.7, 13.0, 30.0, 66.0]) {
+        for (shape, billions) in opt_models().iter().zip([6.7, 13.0, 30.0, 66.0]) {
             shape.check().unwrap();
             let off = shape.parameters() as f64 / (billions * 1e9) - 1.0;
             assert!(off.abs() < 0.02, "{}: {off}", shape.name);
@@ -122,7 +122,7 @@ mod tests {
     #[test]
     fn the_cache_is_as_large_as_the_paper_says() {
         // §3.1: OPT-30B, 1024 tokens, a batch of 16 has 21 GB of keys and values, one of 128 has 168.
-        let [_, _, opt_30b, _] = opts();
+        let [_, _, opt_30b, _] = opt_models();
         for (requests, gigabytes) in [(16, 21.0), (128, 168.0)] {
             let bytes = requests * 1_024 * opt_30b.kv_bytes() * opt_30b.layers as u64;
             let off = bytes as f64 / (gigabytes * 1024.0_f64.powi(3)) - 1.0;

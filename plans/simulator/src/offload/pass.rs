@@ -80,7 +80,7 @@ impl std::ops::AddAssign for StepTime {
 }
 
 /// Walks a step of these mini-batches through all layers. `ahead`: the first layer's weights came with the step before.
-pub fn walk(weights: &Weights, batches: &[LayerWork], ahead: bool) -> StepTime {
+pub fn simulate_step(weights: &Weights, batches: &[LayerWork], ahead: bool) -> StepTime {
     let mut clocks = Clocks::default();
     let ahead = ahead && weights.streamed(0);
     if ahead {

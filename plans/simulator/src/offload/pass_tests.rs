@@ -25,12 +25,12 @@ fn batch(compute_s: f64, load_s: f64) -> LayerWork {
 }
 
 fn seconds(weights: &Weights, batches: &[LayerWork], ahead: bool) -> f64 {
-    walk(weights, batches, ahead).seconds
+    simulate_step(weights, batches, ahead).seconds
 }
 
 #[test]
 fn resident_weights_without_blocks_leave_the_device_alone() {
-    let course = walk(&weights(3, 3, 7), &[batch(2.0, 0.0)], true);
+    let course = simulate_step(&weights(3, 3, 7), &[batch(2.0, 0.0)], true);
     assert!((course.seconds - 6.0).abs() < 1e-12 && course.link_s.abs() < 1e-12);
     assert_eq!(course.traffic.loaded(), 0);
 }
@@ -49,7 +49,7 @@ fn weights_come_while_the_layer_before_computes() {
 #[test]
 fn a_third_set_of_weights_waits_for_a_buffer() {
     // 9 s each to compute, 1 to load: layer 2 can come only when layer 0 has been computed, and layer 0 again when layer 1 has.
-    let course = walk(&weights(3, 0, 1), &[batch(9.0, 0.0)], true);
+    let course = simulate_step(&weights(3, 0, 1), &[batch(9.0, 0.0)], true);
     assert!((course.seconds - 27.0).abs() < 1e-12 && (course.link_s - 3.0).abs() < 1e-12);
 }
 
@@ -92,7 +92,7 @@ proptest! {
     ) {
         let weights = weights(layers, resident.min(layers), bytes);
         let batches: Vec<LayerWork> = batches.iter().map(|(compute, load, store)| LayerWork { store_s: *store, ..batch(*compute, *load as f64) }).collect();
-        let course = walk(&weights, &batches, ahead);
+        let course = simulate_step(&weights, &batches, ahead);
         let compute: f64 = batches.iter().map(|batch| batch.compute_s).sum::<f64>() * layers as f64;
         let blocks: u64 = batches.iter().map(|batch| batch.traffic.kv).sum::<u64>() * layers as u64;
         let store: f64 = batches.iter().map(|batch| batch.store_s).sum::<f64>() * layers as f64;

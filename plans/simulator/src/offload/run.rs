@@ -5,7 +5,7 @@ use thiserror::Error;
 
 use super::Machine;
 use super::hardware::Forward;
-use super::pass::{LayerWork, StepTime, Weights, walk};
+use super::pass::{LayerWork, StepTime, Weights, simulate_step};
 use super::setup::{Load, Mode, Setup};
 use kaskade_policy::hybrid_cache::admission::{Refused, Scheduler};
 use kaskade_policy::hybrid_cache::blocks::{Block, BlockSpace, Kind, Place};
@@ -146,7 +146,7 @@ impl Machine<'_> {
             for request in requests {
                 if let Some(length) = lengths.get_mut(request as usize) {
                     *length += 1;
-                    if *length == load.most() {
+                    if *length == load.total_tokens() {
                         scheduler.end(request, &mut space);
                     } else {
                         scheduler.extend(request);
@@ -164,7 +164,7 @@ impl Machine<'_> {
     pub(super) fn mean_step_s(&self, setup: &Setup, load: &Load) -> f64 {
         let requests = setup.limits.requests as u64;
         let mut space = space(setup, load);
-        let lengths: Vec<usize> = (load.prompt + 1..load.most().max(load.prompt + 2)).collect();
+        let lengths: Vec<usize> = (load.prompt + 1..load.total_tokens().max(load.prompt + 2)).collect();
         let blocks = |tokens: usize| tokens.div_ceil(load.block_tokens);
         // What is loaded, and what there is: a token whose block is new is not loaded yet.
         let key = |tokens: usize| (blocks(tokens - 1), blocks(tokens));
@@ -193,12 +193,12 @@ impl Machine<'_> {
 
     /// One step that generates for `requests` requests of `tokens` tokens each.
     pub fn step(&self, setup: &Setup, load: &Load, tokens: usize, requests: usize) -> StepTime {
-        self.step_again(setup, load, tokens, requests, 0.0)
+        self.step_with_recomputation(setup, load, tokens, requests, 0.0)
     }
 
     /// Simulates a step in which the first blocks of every request, this share in [0, 1], are not cached: their tokens go through all
     /// layers again (token recomputation, §3.2, Figure 4).
-    pub fn step_again(
+    pub fn step_with_recomputation(
         &self,
         setup: &Setup,
         load: &Load,
@@ -274,7 +274,7 @@ impl Machine<'_> {
             bytes_per_s: self.hardware.link_bytes_per_s,
             transfer_s: self.hardware.transfer_s,
         };
-        let mut course = walk(&weights, &batches, ahead);
+        let mut course = simulate_step(&weights, &batches, ahead);
         let head_s = self.hardware.head_s(self.shape, works.len());
         course.seconds += head_s;
         course.busy_s += head_s;

@@ -29,12 +29,12 @@ pub struct Load {
 
 impl Load {
     /// Returns the tokens of a request, prompt and answer.
-    pub fn most(&self) -> usize {
+    pub fn total_tokens(&self) -> usize {
         self.prompt.saturating_add(self.answer)
     }
 
     /// Tokens in the middle of the answer.
-    pub fn middle(&self) -> usize {
+    pub fn tokens_halfway(&self) -> usize {
         self.prompt + self.answer / 2
     }
 
@@ -233,7 +233,7 @@ impl Machine<'_> {
             return Err(SetupError::Nothing { what });
         }
         let (prompt, answer, context) = (load.prompt, load.answer, self.shape.context);
-        if load.most() > context {
+        if load.total_tokens() > context {
             return Err(SetupError::Context {
                 prompt,
                 answer,
@@ -241,7 +241,7 @@ impl Machine<'_> {
             });
         }
         // Beyond this no memory is as large, and bytes would not fit 64 bits.
-        let tokens = load.most().max(load.block_tokens) as f64 * load.requests as f64;
+        let tokens = load.total_tokens().max(load.block_tokens) as f64 * load.requests as f64;
         let each = (self.shape.kv_bytes() + self.shape.act_bytes()) as f64 * self.shape.layers as f64;
         if tokens * each * 16.0 > u64::MAX as f64 {
             return Err(self.too_large(load));
@@ -277,12 +277,12 @@ impl Machine<'_> {
     fn too_large(&self, load: &Load) -> SetupError {
         let (shape, hardware) = (self.shape, self.hardware);
         SetupError::Memory {
-            tokens: load.most(),
+            tokens: load.total_tokens(),
             device_bytes: hardware.device_bytes,
             host_bytes: hardware.host_bytes,
             weights: 2 * shape.layer_bytes() + shape.head_bytes(),
             model: shape.layer_bytes() * shape.layers as u64,
-            request: load.most() as u64 * shape.kv_bytes() * shape.layers as u64,
+            request: load.total_tokens() as u64 * shape.kv_bytes() * shape.layers as u64,
         }
     }
 }

@@ -1,7 +1,7 @@
 use proptest::prelude::*;
 
 use super::*;
-use crate::offload::decoders::{opts, rtx_4090};
+use crate::offload::decoders::{opt_models, rtx_4090};
 
 /// A small decoder, so that a run takes no time.
 fn small() -> Shape {
@@ -182,7 +182,7 @@ fn computing_tokens_again_trades_the_link_for_the_device() {
     };
     let load = load(16, 256, 16);
     let setup = machine.setup(&load, Mode::Kv).unwrap();
-    let again = |share| machine.step_again(&setup, &load, 257, 16, share);
+    let again = |share| machine.step_with_recomputation(&setup, &load, 257, 16, share);
     let whole = machine.step(&setup, &load, 257, 16);
     assert_eq!(again(0.0), whole);
     let (half, all) = (again(0.5), again(1.0));
@@ -256,7 +256,7 @@ fn what_cannot_be_is_refused_with_figures() {
 #[test]
 fn the_papers_orders_hold_on_its_machine() {
     let hardware = rtx_4090();
-    let [.., opt_30b, _] = opts();
+    let [.., opt_30b, _] = opt_models();
     let load = Load {
         requests: 128,
         prompt: 1_024,

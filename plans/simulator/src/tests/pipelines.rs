@@ -61,7 +61,7 @@ fn edge(stage: &str, shares: &[(&str, f64)], backup: &[&str]) -> Edge {
 }
 
 /// Where the requests of a two-level tree go: detect, then cars and faces.
-pub(super) struct Tree<'a> {
+pub(super) struct TaskTree<'a> {
     /// Replicas, as [`plan`] reads them.
     pub(super) replicas: &'a [&'a str],
     pub(super) detect: &'a [(&'a str, f64)],
@@ -73,7 +73,7 @@ pub(super) struct Tree<'a> {
     pub(super) dropping: Dropping,
 }
 
-impl Tree<'_> {
+impl TaskTree<'_> {
     /// A plan with a stage for every variant that has a replica.
     pub(super) fn plan(&self) -> Plan {
         let mut used: Vec<&str> = self
@@ -113,8 +113,8 @@ impl Tree<'_> {
 }
 
 /// One replica of the middle variants.
-fn simple(dropping: Dropping) -> Tree<'static> {
-    Tree {
+fn simple(dropping: Dropping) -> TaskTree<'static> {
+    TaskTree {
         replicas: &["d2-0@a", "c2-0@b", "f2-0@c"],
         detect: &[("d2-0", 1.0)],
         cars: &[("c2-0", 1.0)],
@@ -125,7 +125,7 @@ fn simple(dropping: Dropping) -> Tree<'static> {
     }
 }
 
-fn run(tree: &Tree<'_>, config: &SimConfig, arrivals: impl IntoIterator<Item = u64>) -> (Report, Seen) {
+fn run(tree: &TaskTree<'_>, config: &SimConfig, arrivals: impl IntoIterator<Item = u64>) -> (Report, Seen) {
     simulate(&tree.plan(), &profile_of_variants(), config, arrivals)
 }
 
@@ -171,7 +171,7 @@ fn profiled_accuracies_of_ways_go_before_products() {
 
 #[test]
 fn shares_lead_to_any_variant_of_a_task_and_each_has_its_own_stage() {
-    let tree = Tree {
+    let tree = TaskTree {
         replicas: &["d1-0@a", "d3-0@b", "c1-0@c", "c3-0@d", "f2-0@e"],
         detect: &[("d1-0", 0.25), ("d3-0", 0.75)],
         cars: &[("c1-0", 0.5), ("c3-0", 0.5)],
@@ -200,7 +200,7 @@ fn shares_lead_to_any_variant_of_a_task_and_each_has_its_own_stage() {
 /// The second request waits for the detector as long as it runs and leaves it within its budget of 4000; the third is late by
 /// 2000.
 fn three_at_once(dropping: Dropping, backup: &'static [&'static str]) -> (Report, Seen) {
-    let tree = Tree {
+    let tree = TaskTree {
         replicas: &["d2-0@a", "c1-0@b", "c3-0@c", "f2-0@e"],
         cars: &[("c3-0", 1.0)],
         backup,
@@ -229,7 +229,7 @@ fn a_late_request_is_dropped_or_rerouted_as_the_mechanism_says() {
 
 #[test]
 fn last_task_dropping_goes_by_the_time_that_is_left() {
-    let tree = Tree {
+    let tree = TaskTree {
         factors: (1.0, 0.0),
         ..simple(Dropping::LastTask)
     };
@@ -250,7 +250,7 @@ fn last_task_dropping_goes_by_the_time_that_is_left() {
 
 #[test]
 fn by_slack_a_queue_drops_what_its_later_tasks_have_no_time_for() {
-    let tree = |dropping| Tree {
+    let tree = |dropping| TaskTree {
         factors: (1.0, 0.0),
         ..simple(dropping)
     };
@@ -285,7 +285,7 @@ fn by_slack_a_queue_drops_what_its_later_tasks_have_no_time_for() {
 
 #[test]
 fn an_answer_beyond_the_objective_is_late_and_one_beyond_the_budget_is_none() {
-    let tree = Tree {
+    let tree = TaskTree {
         factors: (1.0, 0.0),
         ..simple(Dropping::None)
     };
@@ -311,7 +311,7 @@ fn an_answer_beyond_the_objective_is_late_and_one_beyond_the_budget_is_none() {
 #[test]
 fn a_lost_branch_does_not_take_the_others_with_it() {
     // The second request's cars come when the first one's have filled the queue.
-    let tree = Tree {
+    let tree = TaskTree {
         factors: (4.0, 1.0),
         ..simple(Dropping::None)
     };
@@ -331,7 +331,7 @@ fn a_lost_branch_does_not_take_the_others_with_it() {
 
 #[test]
 fn a_result_without_children_is_answered_and_has_no_accuracy() {
-    let tree = Tree {
+    let tree = TaskTree {
         factors: (0.25, 0.0),
         ..simple(Dropping::None)
     };

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::pipelines::{Tree, profile_of_variants};
+use super::pipelines::{TaskTree, profile_of_variants};
 use super::*;
 use kaskade_policy::plan::Dropping;
 
@@ -65,7 +65,7 @@ fn chain(detect: &'static str, classify: &'static str) -> Plan {
         "f1-0@c".to_owned(),
     ];
     let replicas: Vec<&str> = replicas.iter().map(String::as_str).collect();
-    Tree {
+    TaskTree {
         replicas: &replicas,
         detect: &[(&format!("{detect}-0"), 1.0)],
         cars: &[(&format!("{classify}-0"), 1.0)],
@@ -122,7 +122,7 @@ fn a_plan_is_in_force_once_its_models_are_loaded_and_nothing_is_lost() {
 #[test]
 fn shares_change_without_loading() {
     let tree = |share: f64| {
-        Tree {
+        TaskTree {
             replicas: &["d2-0@a", "c2-0@b", "c2-1@c", "f1-0@d"],
             detect: &[("d2-0", 1.0)],
             cars: &[("c2-0", share), ("c2-1", 1.0 - share)],
@@ -152,7 +152,7 @@ fn shares_change_without_loading() {
 
 #[test]
 fn a_worker_that_no_plan_needs_is_not_active() {
-    let one = Tree {
+    let one = TaskTree {
         replicas: &["d1-0@a", "c1-0@b", "f1-0@c"],
         detect: &[("d1-0", 1.0)],
         cars: &[("c1-0", 1.0)],
@@ -161,7 +161,7 @@ fn a_worker_that_no_plan_needs_is_not_active() {
         factors: (1.0, 1.0),
         dropping: Dropping::None,
     };
-    let two = Tree {
+    let two = TaskTree {
         replicas: &["d1-0@a", "d1-1@d", "c1-0@b", "f1-0@c"],
         detect: &[("d1-0", 0.5), ("d1-1", 0.5)],
         ..one
@@ -256,7 +256,7 @@ fn a_replica_that_fails_is_not_loaded_by_the_next_plan_until_it_starts() {
         replica: "c2-1".into(),
         change,
     };
-    let tree = Tree {
+    let tree = TaskTree {
         replicas: &["d2-0@a", "c2-0@b", "c2-1@c", "f1-0@d"],
         detect: &[("d2-0", 1.0)],
         cars: &[("c2-0", 0.5), ("c2-1", 0.5)],

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use proptest::prelude::*;
 
-use super::pipelines::Tree;
+use super::pipelines::TaskTree;
 use super::replans::{SECOND, Script, loading, run, steady};
 use super::*;
 use kaskade_policy::plan::Dropping;
@@ -32,7 +32,7 @@ impl Drawn {
             .collect();
         let ids: Vec<&str> = ids.iter().map(String::as_str).collect();
         let rest = 1.0 - self.share;
-        let mut plan = Tree {
+        let mut plan = TaskTree {
             replicas: &on_devices.iter().map(String::as_str).collect::<Vec<&str>>(),
             detect: &[(ids[0], self.share), (ids[1], rest)],
             cars: &[(ids[2], self.share), (ids[3], rest)],

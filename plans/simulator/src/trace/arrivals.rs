@@ -7,7 +7,8 @@
 use rand::{Rng as _, SeedableRng as _};
 use rand_chacha::ChaCha8Rng;
 
-use super::SECOND;
+/// Microseconds per second.
+pub(super) const SECOND: u64 = 1_000_000;
 
 /// Arrival process: the distribution of the gaps between arrivals, whose mean the trace gives.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]

@@ -2,7 +2,8 @@
 
 use thiserror::Error;
 
-use super::{Load, MAX_SECONDS, SECOND, Tokens, Trace};
+use super::arrivals::SECOND;
+use super::{Load, MAX_SECONDS, Tokens, Trace};
 
 /// Why there is no trace.
 #[derive(Debug, Clone, PartialEq, Error)]

@@ -97,12 +97,12 @@ fn cascades(frame: &mut Frame<'_>, area: Rect, report: &CertificateReport) {
 }
 
 /// The interval of a share, if anything was counted for it.
-fn live(count: u64, [least, most]: [f64; 2]) -> String {
+fn live(count: u64, [low, high]: [f64; 2]) -> String {
     if count == 0 {
         "-".to_owned()
     } else {
-        let least = units::percent(least);
-        format!("{} to {}", least.trim_end_matches(" %"), units::percent(most))
+        let low = units::percent(low);
+        format!("{} to {}", low.trim_end_matches(" %"), units::percent(high))
     }
 }
 
@@ -117,8 +117,8 @@ pub(super) fn running(report: &CertificateReport) -> Option<Line<'static>> {
     if running.audited > 0 {
         let differs = live(running.audited, running.differs);
         let _ = write!(text, ": differs {differs} in {} audits", running.audited);
-        if let Some(most) = running.may_differ {
-            let _ = write!(text, ", at most {}", units::percent(most));
+        if let Some(high) = running.may_differ {
+            let _ = write!(text, ", at most {}", units::percent(high));
         }
     }
     let fell = report.limit as usize + 1 < report.cascades.len();

@@ -38,7 +38,7 @@ pub(super) fn replicas(frame: &mut Frame<'_>, area: Rect, view: &View, place: &m
         lines.push(
             Line::from(format!(
                 "and {}",
-                units::counted(more, "more variant", "more variants")
+                units::count_of(more, "more variant", "more variants")
             ))
             .dim(),
         );
@@ -47,7 +47,7 @@ pub(super) fn replicas(frame: &mut Frame<'_>, area: Rect, view: &View, place: &m
     let [summary, list] = Layout::vertical([Constraint::Length(height), Constraint::Min(3)]).areas(area);
     let title = format!(
         "replicas, by {}",
-        units::counted(view.ingresses(), "ingress", "ingresses")
+        units::count_of(view.ingresses(), "ingress", "ingresses")
     );
     frame.render_widget(Paragraph::new(lines).block(block("").title(title)), summary);
     let rows = view.replicas.iter().map(|replica| {

@@ -12,10 +12,11 @@ use kaskade_actors::wire::{IngressState, Message as _};
 use kaskade_testkit::NatsOptions;
 
 use super::scenarios;
+use crate::deployed_plan::{APP, plan};
 use crate::faults::oracle::{Load, under};
 use crate::faults::rig::{Rig, Start};
 use crate::faults::verdict::Verdict;
-use crate::node::{APP, inputs, plan};
+use crate::node::inputs;
 
 scenarios! {
     "replicas-moved" "A new plan moves the small model from one worker to the other, where it loads for three seconds; no request fails." moved;
@@ -66,7 +67,7 @@ async fn replaced(before: &Plan, after: &Plan) -> anyhow::Result<Verdict> {
         Ok(begun)
     })
     .await?;
-    Ok(Verdict::of(&tally)
+    Ok(Verdict::from_tally(&tally)
         .without_faults()
         .recovers_within(Duration::from_millis(500))
         .demand(tally.degraded() == 0, "no answer is degraded")

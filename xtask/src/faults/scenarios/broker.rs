@@ -7,13 +7,13 @@ use std::time::{Duration, Instant};
 use kaskade_testkit::NatsOptions;
 
 use super::scenarios;
+use crate::deployed_plan::APP;
 use crate::faults::monitor::Monitor;
 use crate::faults::oracle::{Load, Tally, under, undisturbed};
 use crate::faults::proxy::Proxy;
 use crate::faults::rig::{Rig, Start, pair};
 use crate::faults::shipped;
 use crate::faults::verdict::Verdict;
-use crate::node::APP;
 
 scenarios! {
     "nats-restarted" "The nats-server is killed and started again under load. Core NATS stores nothing: only requests that it held at that moment may be lost." restarted;
@@ -61,7 +61,7 @@ async fn restarted_with_client() -> anyhow::Result<Verdict> {
         Ok(struck)
     })
     .await?;
-    Ok(Verdict::of(&tally).without_faults())
+    Ok(Verdict::from_tally(&tally).without_faults())
 }
 
 /// Requests that were in flight at the fault, or sent within a second of it.
@@ -88,7 +88,9 @@ async fn partitioned() -> anyhow::Result<Verdict> {
         Ok(Instant::now())
     })
     .await?;
-    Ok(Verdict::of(&tally).without_faults().recovers_within(RECOVERY))
+    Ok(Verdict::from_tally(&tally)
+        .without_faults()
+        .recovers_within(RECOVERY))
 }
 
 async fn cut_off() -> anyhow::Result<Verdict> {
@@ -103,7 +105,7 @@ async fn cut_off() -> anyhow::Result<Verdict> {
         Ok(Instant::now())
     })
     .await?;
-    Ok(Verdict::of(&tally)
+    Ok(Verdict::from_tally(&tally)
         .without_faults()
         .recovers_within(Duration::from_secs(2)))
 }
@@ -149,7 +151,7 @@ async fn storm_with_client() -> anyhow::Result<Verdict> {
         ..Load::at(&rig.nats.url())
     };
     let tally = shipped::under(&load, async || close_often(&wire).await).await?;
-    Ok(Verdict::of(&tally).without_faults())
+    Ok(Verdict::from_tally(&tally).without_faults())
 }
 
 /// Closes every connection through the proxy 20 times.
@@ -182,7 +184,7 @@ async fn slow() -> anyhow::Result<Verdict> {
     let tally = undisturbed(&load).await?;
     let dropped = rig.nats.log().contains("Slow Consumer");
     drop(idle);
-    Ok(Verdict::of(&tally)
+    Ok(Verdict::from_tally(&tally)
         .without_faults()
         .demand(dropped, "the server disconnects the slow consumer"))
 }

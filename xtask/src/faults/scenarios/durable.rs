@@ -12,10 +12,11 @@ use kaskade_actors::{App, Client, Code};
 use kaskade_testkit::NatsOptions;
 
 use super::scenarios;
+use crate::deployed_plan::APP;
 use crate::faults::oracle::{End, Fate, Load, Tally, under};
 use crate::faults::rig::{Process, Rig, Start, ended, pair};
 use crate::faults::verdict::Verdict;
-use crate::node::{APP, inputs, what};
+use crate::node::{inputs, what};
 
 scenarios! {
     "durable-power-loss" "The nats-server (`sync_interval: always`) and every process are killed at once in the middle of durable load; every accepted request is answered after a restart." power_loss;
@@ -141,7 +142,7 @@ async fn short_ack() -> anyhow::Result<Verdict> {
     let metrics = rig.probe("other", "/metrics")?;
     let arrived = metrics.lines().find(|line| line.starts_with(ARRIVED_REQUESTS));
     let once = arrived.is_some_and(|line| line.ends_with(" 8"));
-    Ok(Verdict::of(&tally)
+    Ok(Verdict::from_tally(&tally)
         .without_faults()
         .demand(accepted.len() == 8, "the requests are accepted")
         .demand(once, &format!("each request arrives once ({arrived:?})")))
@@ -167,7 +168,7 @@ async fn power_loss() -> anyhow::Result<Verdict> {
     let submitting = Submitting::at(&rig).await?;
     let tally = submitting.fates(&accepted, None).await;
     let done = again.elapsed();
-    Ok(Verdict::of(&tally)
+    Ok(Verdict::from_tally(&tally)
         .without_faults()
         .demand(accepted.len() > 100, "the fault happens during the load")
         .note(format!(
@@ -191,7 +192,7 @@ async fn ingress_killed() -> anyhow::Result<Verdict> {
         Instant::now()
     });
     let tally = submitting.fates(&accepted, None).await;
-    Ok(Verdict::of(&tally)
+    Ok(Verdict::from_tally(&tally)
         .without_faults()
         .demand(accepted.len() == 1_000, "every request is accepted")
         .note(format!(
@@ -216,7 +217,7 @@ async fn nats_restarted() -> anyhow::Result<Verdict> {
     accepted.sort_unstable();
     accepted.dedup_by_key(|(number, _)| *number);
     let tally = submitting.fates(&accepted, None).await;
-    Ok(Verdict::of(&tally)
+    Ok(Verdict::from_tally(&tally)
         .without_faults()
         .demand(
             accepted.len() == 1_000,
@@ -243,7 +244,7 @@ async fn poison() -> anyhow::Result<Verdict> {
         let fault = headers::fault(letter.headers.as_ref());
         dead += usize::from(fault.is_some_and(|fault| fault.code == Code::ModelFailed));
     }
-    Ok(Verdict::of(&tally)
+    Ok(Verdict::from_tally(&tally)
         .only(&tally, &["KSK0008"])
         .demand(tally.answered() == 490, "the other requests are answered")
         .demand(dead == 10, "each becomes a dead letter with its reason"))
@@ -291,7 +292,7 @@ async fn disk_full() -> anyhow::Result<Verdict> {
     let full = accepted.len();
     let _taking = rig.start(&small)?;
     let durable = submitting.fates(&accepted, None).await;
-    Ok(Verdict::of(&tally)
+    Ok(Verdict::from_tally(&tally)
         .without_faults()
         .demand(
             refusals.iter().all(|code| *code == Code::Overloaded) && !refusals.is_empty(),

@@ -14,10 +14,11 @@ use kaskade_actors::{App, Code};
 use kaskade_testkit::NatsOptions;
 
 use super::scenarios;
+use crate::deployed_plan::APP;
 use crate::faults::oracle::{Load, undisturbed};
 use crate::faults::rig::{Rig, Start};
 use crate::faults::verdict::Verdict;
-use crate::node::{APP, inputs, what};
+use crate::node::{inputs, what};
 
 scenarios! {
     "no-numbers" "Models return NaN or no output for some requests; each becomes a typed error, and none an answer." no_numbers;
@@ -43,7 +44,7 @@ async fn no_numbers() -> anyhow::Result<Verdict> {
     let refused =
         (0..tally.requests()).filter(|number| tally.fault_of(*number) == Some(Code::BadOutput.id()));
     let refused = refused.count();
-    Ok(Verdict::of(&tally)
+    Ok(Verdict::from_tally(&tally)
         .only(&tally, &["KSK0009"])
         .demand(refused == tally.requests() / 5, "no invalid output is an answer"))
 }
@@ -55,7 +56,7 @@ async fn malformed() -> anyhow::Result<Verdict> {
     let load = Load::at(&rig.nats.url());
     let (tally, wrong) = tokio::join!(undisturbed(&load), ask_wrongly(&bus));
     let (tally, wrong) = (tally?, wrong?);
-    Ok(Verdict::of(&tally)
+    Ok(Verdict::from_tally(&tally)
         .without_faults()
         .demand(
             wrong.is_empty(),
@@ -132,7 +133,7 @@ async fn oversize() -> anyhow::Result<Verdict> {
     let large = Tensor::from_f32("x", &[1 << 19], &vec![0.0; 1 << 19])?;
     let refused = client.infer(vec![large], Duration::from_secs(5)).await;
     let code = refused.err().map(|fault| fault.code);
-    Ok(Verdict::of(&tally)
+    Ok(Verdict::from_tally(&tally)
         .without_faults()
         .demand(
             said.contains("Maximum Payload Violation"),
@@ -170,7 +171,7 @@ async fn twice() -> anyhow::Result<Verdict> {
         ..Load::at(&rig.nats.url())
     };
     let tally = undisturbed(&load).await?;
-    Ok(Verdict::of(&tally).without_faults())
+    Ok(Verdict::from_tally(&tally).without_faults())
 }
 
 async fn foreign() -> anyhow::Result<Verdict> {
@@ -213,7 +214,7 @@ async fn foreign() -> anyhow::Result<Verdict> {
     let refused =
         (0..tally.requests()).filter(|number| tally.fault_of(*number) == Some(Code::BadOutput.id()));
     let refused = refused.count();
-    Ok(Verdict::of(&tally)
+    Ok(Verdict::from_tally(&tally)
         .only(&tally, &["KSK0009"])
         .demand(foreign > 0, "the foreign program gets requests")
         .demand(refused == foreign, "each of its answers is refused, and no other"))
@@ -228,7 +229,7 @@ struct Later {
 }
 
 async fn mixed() -> anyhow::Result<Verdict> {
-    let plan = crate::node::plan(&[("w1", &["large"]), ("w2", &["small", "large"])]);
+    let plan = crate::deployed_plan::plan(&[("w1", &["large"]), ("w2", &["small", "large"])]);
     let rig = Rig::with(NatsOptions::jetstream(), &plan)?;
     let _first = rig.start(&Start::worker("w1"))?;
     let _second = rig.start(&Start::worker("w2"))?;
@@ -260,7 +261,7 @@ async fn mixed() -> anyhow::Result<Verdict> {
     let tally = undisturbed(&Load::at(&rig.nats.url())).await?;
     let foreign = answers.load(std::sync::atomic::Ordering::Relaxed);
     let later = later_client(&bus).await?;
-    Ok(Verdict::of(&tally)
+    Ok(Verdict::from_tally(&tally)
         .without_faults()
         .demand(foreign > 50, "the other version gets requests")
         .demand(later, "a request with unknown fields is answered")

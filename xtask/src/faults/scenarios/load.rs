@@ -9,10 +9,11 @@ use kaskade_actors::wire::headers;
 use kaskade_testkit::NatsOptions;
 
 use super::scenarios;
+use crate::deployed_plan::{APP, geared, plan};
 use crate::faults::oracle::{Load, Tally, under, undisturbed};
 use crate::faults::rig::{Rig, Start, pair};
 use crate::faults::verdict::Verdict;
-use crate::node::{APP, geared, inputs, plan};
+use crate::node::inputs;
 
 scenarios! {
     "overload" "The offered load is two, five and ten times the capacity; the excess is refused early, and goodput stays level." overload;
@@ -43,10 +44,12 @@ async fn overload() -> anyhow::Result<Verdict> {
         let tally = undisturbed(&load).await?;
         let goodput = tally.answered() as f64 / 3.0;
         best = best.max(goodput);
-        let mut next = Verdict::of(&tally).only(&tally, &["KSK0005", "KSK0006"]).demand(
-            goodput > 0.8 * best,
-            &format!("goodput stays level at {times} times the capacity"),
-        );
+        let mut next = Verdict::from_tally(&tally)
+            .only(&tally, &["KSK0005", "KSK0006"])
+            .demand(
+                goodput > 0.8 * best,
+                &format!("goodput stays level at {times} times the capacity"),
+            );
         next.notes = std::mem::take(&mut verdict.notes);
         next.broken.splice(0..0, std::mem::take(&mut verdict.broken));
         verdict = next.note(format!(
@@ -80,7 +83,7 @@ async fn slow_overload() -> anyhow::Result<Verdict> {
     };
     let (expired, refused) = (with("KSK0005"), with("KSK0006"));
     let answered = tally.answered();
-    Ok(Verdict::of(&tally)
+    Ok(Verdict::from_tally(&tally)
         .only(&tally, &["KSK0005", "KSK0006"])
         .demand(answered >= 140, "goodput is at least 0.7 of the capacity")
         .demand(expired * 5 < refused, "most of the excess is refused early")
@@ -135,7 +138,7 @@ async fn full_queue() -> anyhow::Result<Verdict> {
     let (tally, probes) = tokio::join!(asking, probing);
     let (tally, probes) = (tally?, probes?);
     let full = probes.iter().filter(|probe| probe.contains("full")).count();
-    Ok(Verdict::of(&tally)
+    Ok(Verdict::from_tally(&tally)
         .only(&tally, &["KSK0006"])
         .demand(
             probes.iter().all(|probe| probe.contains(" 200 ")),
@@ -180,7 +183,7 @@ async fn oscillating() -> anyhow::Result<Verdict> {
         budget: Duration::from_secs(5),
         struck: None,
     };
-    Ok(Verdict::of(&whole)
+    Ok(Verdict::from_tally(&whole)
         .without_faults()
         .demand(count > 0, "gears shift")
         .demand(count <= 20, "hysteresis limits the shifts")
@@ -213,7 +216,7 @@ async fn cancels() -> anyhow::Result<Verdict> {
     cancelled?;
     let mut tally = tally?;
     tally.struck = None;
-    Ok(Verdict::of(&tally)
+    Ok(Verdict::from_tally(&tally)
         .only(&tally, &["KSK0019"])
         .demand(!tally.faults().is_empty(), "requests in flight end as cancelled"))
 }

@@ -14,11 +14,11 @@ use kaskade_actors::wire::{Heartbeat, Message as _};
 use kaskade_testkit::NatsOptions;
 
 use super::scenarios;
+use crate::deployed_plan::APP;
 use crate::faults::oracle::{Load, under};
 use crate::faults::proxy::Proxy;
 use crate::faults::rig::{Process, Rig, Start, pair};
 use crate::faults::verdict::Verdict;
-use crate::node::APP;
 
 scenarios! {
     "planner-killed-before" "A planner is killed while it makes a plan; the running plan stays in force." killed_before;
@@ -107,7 +107,7 @@ async fn planner_killed(moment: Moment) -> anyhow::Result<Verdict> {
         Moment::During => after == before || after == before + 1,
         Moment::After => after == before + 1,
     };
-    Ok(Verdict::of(&tally)
+    Ok(Verdict::from_tally(&tally)
         .without_faults()
         .demand(expected, "the store holds the previous plan or the next one")
         .demand(
@@ -153,7 +153,7 @@ async fn two() -> anyhow::Result<Verdict> {
     let after = epoch(&store).await?;
     let told = adopted(&bus, &app, after).await?;
     let ours: u64 = written.iter().sum();
-    Ok(Verdict::of(&tally)
+    Ok(Verdict::from_tally(&tally)
         .without_faults()
         .demand(
             ours == 2 * WRITES,
@@ -206,7 +206,7 @@ async fn split() -> anyhow::Result<Verdict> {
     .await?;
     let newest = epoch(&store).await?;
     let told = adopted(&bus, &app, newest).await?;
-    Ok(Verdict::of(&tally)
+    Ok(Verdict::from_tally(&tally)
         .without_faults()
         .recovers_within(Duration::from_secs(3))
         .demand(
@@ -236,7 +236,7 @@ async fn uncalibrated() -> anyhow::Result<Verdict> {
     })
     .await?;
     drop(store);
-    Ok(Verdict::of(&tally)
+    Ok(Verdict::from_tally(&tally)
         .without_faults()
         .demand(refused, "such a plan is not valid"))
 }

@@ -11,10 +11,11 @@ use anyhow::Context as _;
 use kaskade_testkit::{NatsOptions, sdk_python};
 
 use super::scenarios;
+use crate::deployed_plan::{APP, LARGE, SMALL, plan};
 use crate::faults::oracle::{Load, under};
 use crate::faults::rig::{Process, Rig, Start};
 use crate::faults::verdict::Verdict;
-use crate::node::{APP, LARGE, SMALL, inputs, plan};
+use crate::node::inputs;
 
 scenarios! {
     "python-killed" "One of two Python stages is killed (SIGKILL) during a batch; its requests are sent to the other one." killed;
@@ -93,7 +94,7 @@ async fn killed() -> anyhow::Result<Verdict> {
         Ok(Instant::now())
     })
     .await?;
-    Ok(Verdict::of(&tally)
+    Ok(Verdict::from_tally(&tally)
         .without_faults()
         .demand(interrupted > 0, "a batch is under way")
         .demand(tally.degraded() == 0, "the Python stage answers every request")

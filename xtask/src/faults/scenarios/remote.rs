@@ -13,10 +13,10 @@ use kaskade_testkit::NatsOptions;
 use kaskade_testkit::endpoint::{Does, Request, Server};
 
 use super::scenarios;
+use crate::deployed_plan::{APP, LARGE, SMALL, plan};
 use crate::faults::oracle::{Load, Tally, under, undisturbed};
 use crate::faults::rig::{Process, Rig, Start};
 use crate::faults::verdict::Verdict;
-use crate::node::{APP, LARGE, SMALL, plan};
 
 scenarios! {
     "endpoint-hangs" "The endpoint of the large model hangs for a second; the small model answers meanwhile, and the large one by itself afterwards." hangs;
@@ -177,7 +177,7 @@ async fn hangs() -> anyhow::Result<Verdict> {
             break after;
         }
     };
-    Ok(Verdict::of(&tally)
+    Ok(Verdict::from_tally(&tally)
         .only(&tally, &[Code::EndpointUnavailable.id()])
         .demand(tally.degraded() > 0, "the small model answers meanwhile")
         .demand(
@@ -200,7 +200,7 @@ async fn busy() -> anyhow::Result<Verdict> {
     let deployment = Deployment::start(fault, &[])?;
     let tally = deployment.disturbed(600, None).await?;
     let calls = deployment.endpoint.calls();
-    Ok(Verdict::of(&tally)
+    Ok(Verdict::from_tally(&tally)
         .without_faults()
         .demand(calls > 650, "calls are repeated")
         .note(format!("{calls} calls for 600 requests")))
@@ -213,7 +213,7 @@ async fn cuts() -> anyhow::Result<Verdict> {
     };
     let deployment = Deployment::start(fault, &[])?;
     let tally = deployment.disturbed(600, None).await?;
-    Ok(Verdict::of(&tally)
+    Ok(Verdict::from_tally(&tally)
         .only(&tally, &[Code::EndpointUnavailable.id()])
         .demand(tally.answered() > 580, "almost every request is answered")
         .note(format!("{} answers of the small model", tally.degraded())))
@@ -232,7 +232,7 @@ async fn garbage() -> anyhow::Result<Verdict> {
         .get(Code::BadOutput.id())
         .copied()
         .unwrap_or_default();
-    Ok(Verdict::of(&tally)
+    Ok(Verdict::from_tally(&tally)
         .only(&tally, &[Code::BadOutput.id(), Code::EndpointUnavailable.id()])
         .demand(refused > 0, "garbage is a typed error"))
 }
@@ -249,7 +249,7 @@ async fn revoked() -> anyhow::Result<Verdict> {
         .get(Code::EndpointRefused.id())
         .copied()
         .unwrap_or_default();
-    let verdict = Verdict::of(&tally)
+    let verdict = Verdict::from_tally(&tally)
         .only(
             &tally,
             &[Code::EndpointRefused.id(), Code::EndpointUnavailable.id()],
@@ -263,7 +263,7 @@ async fn spent() -> anyhow::Result<Verdict> {
     let deployment = Deployment::start(|_, _| answers(), &["--spend-limit", "100"])?;
     let tally = undisturbed(&deployment.load(300)).await?;
     let calls = deployment.endpoint.calls();
-    Ok(Verdict::of(&tally)
+    Ok(Verdict::from_tally(&tally)
         .only(&tally, &[Code::EndpointRefused.id()])
         .demand(calls <= 100, "no call is made beyond the limit")
         .demand(

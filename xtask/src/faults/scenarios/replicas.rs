@@ -6,10 +6,11 @@ use kaskade_actors::Code;
 use kaskade_testkit::DelayProxy;
 
 use super::scenarios;
+use crate::deployed_plan::plan;
 use crate::faults::oracle::{Load, Tally, under};
 use crate::faults::rig::{Process, Rig, Start, ended};
 use crate::faults::verdict::Verdict;
-use crate::node::{inputs, plan, what};
+use crate::node::{inputs, what};
 
 scenarios! {
     "replica-killed" "One of two workers is killed (SIGKILL) during a batch; its requests are sent to the other one." killed;
@@ -39,7 +40,7 @@ async fn killed() -> anyhow::Result<Verdict> {
         Ok(Instant::now())
     })
     .await?;
-    Ok(Verdict::of(&tally).without_faults().recovers_within(SOON))
+    Ok(Verdict::from_tally(&tally).without_faults().recovers_within(SOON))
 }
 
 async fn stopped() -> anyhow::Result<Verdict> {
@@ -54,7 +55,7 @@ async fn stopped() -> anyhow::Result<Verdict> {
         Ok(stopped)
     })
     .await?;
-    Ok(Verdict::of(&tally)
+    Ok(Verdict::from_tally(&tally)
         .without_faults()
         .recovers_within(Duration::from_secs(2)))
 }
@@ -71,7 +72,7 @@ async fn drained() -> anyhow::Result<Verdict> {
         Ok(begun)
     })
     .await?;
-    Ok(Verdict::of(&tally)
+    Ok(Verdict::from_tally(&tally)
         .without_faults()
         .demand(well, "a drained process exits with success"))
 }
@@ -98,7 +99,7 @@ async fn leaving() -> anyhow::Result<Verdict> {
         Ok(begun)
     })
     .await?;
-    Ok(Verdict::of(&tally)
+    Ok(Verdict::from_tally(&tally)
         .without_faults()
         .demand(well, "a process that leaves exits with success"))
 }
@@ -118,7 +119,7 @@ async fn last_killed() -> anyhow::Result<Verdict> {
     })
     .await?;
     let slowest = slowest_fault(&tally);
-    Ok(Verdict::of(&tally)
+    Ok(Verdict::from_tally(&tally)
         .only(&tally, &["KSK0007", "KSK0020"])
         .recovers_within(SOON)
         .demand(slowest < SOON, "requests that cannot be served fail at once")
@@ -147,7 +148,7 @@ async fn last_stage() -> anyhow::Result<Verdict> {
     })
     .await?;
     let degraded = tally.degraded();
-    Ok(Verdict::of(&tally)
+    Ok(Verdict::from_tally(&tally)
         .without_faults()
         .demand(degraded > 50, "answers below the threshold are flagged")
         .note(format!("{degraded} answers flagged as degraded")))
@@ -193,7 +194,7 @@ async fn deadly() -> anyhow::Result<Verdict> {
         .count();
     let fault = tally.fault_of(DEADLY);
     let others = tally.faults().values().sum::<usize>() - usize::from(fault.is_some());
-    Ok(Verdict::of(&tally)
+    Ok(Verdict::from_tally(&tally)
         .demand(
             fault == Some(Code::ReplicasLost.id()),
             "the deadly request ends with the error for lost replicas",
@@ -214,7 +215,7 @@ async fn panics() -> anyhow::Result<Verdict> {
     };
     let tally = crate::faults::oracle::undisturbed(&load).await?;
     let faults = tally.faults().values().sum::<usize>();
-    Ok(Verdict::of(&tally)
+    Ok(Verdict::from_tally(&tally)
         .only(&tally, &["KSK0008"])
         .demand(faults == 100, "only requests that panic fail"))
 }

@@ -10,10 +10,10 @@ use kaskade_actors::ops::permissions::{Permissions, Role, permissions};
 use kaskade_testkit::NatsOptions;
 
 use super::scenarios;
+use crate::deployed_plan::APP;
 use crate::faults::oracle::{Load, connect, under};
 use crate::faults::rig::{Rig, Start, pair};
 use crate::faults::verdict::Verdict;
-use crate::node::APP;
 
 scenarios! {
     "clock-jump" "The wall clock of the ingress and of a worker jumps an hour ahead and then two back; budgets are relative, and no request fails." clock_jump;
@@ -84,7 +84,7 @@ async fn clock_jump() -> anyhow::Result<Verdict> {
         Ok(struck)
     })
     .await?;
-    Ok(Verdict::of(&tally)
+    Ok(Verdict::from_tally(&tally)
         .without_faults()
         .demand((3_590..3_700).contains(&jumped), "the clock jumps"))
 }
@@ -166,7 +166,7 @@ async fn unauthorised() -> anyhow::Result<Verdict> {
             .any(|line| line.contains("Publish Violation") && line.contains(&refused))
     });
     let violations = violations.count();
-    Ok(Verdict::of(&tally)
+    Ok(Verdict::from_tally(&tally)
         .without_faults()
         .demand(violations == subjects.len(), "the server refuses every subject")
         .note(format!("{violations} of {} subjects refused", subjects.len())))
@@ -222,7 +222,7 @@ async fn corrupt() -> anyhow::Result<Verdict> {
     let named = said
         .iter()
         .all(|(started, error)| !started && error.contains("model.safetensors"));
-    Ok(Verdict::of(&tally).without_faults().demand(
+    Ok(Verdict::from_tally(&tally).without_faults().demand(
         named,
         &format!("the process does not start, and names the file: {said:?}"),
     ))

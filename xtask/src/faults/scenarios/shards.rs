@@ -46,7 +46,7 @@ async fn killed() -> anyhow::Result<Verdict> {
     })
     .await?;
     // A client takes a request for lost after four times its usual latency, and a quarter of a second at least.
-    Ok(Verdict::of(&tally)
+    Ok(Verdict::from_tally(&tally)
         .without_faults()
         .recovers_within(Duration::from_secs(3)))
 }
@@ -63,7 +63,7 @@ async fn worker_killed() -> anyhow::Result<Verdict> {
         Ok(Instant::now())
     })
     .await?;
-    Ok(Verdict::of(&tally)
+    Ok(Verdict::from_tally(&tally)
         .without_faults()
         .recovers_within(Duration::from_secs(1)))
 }
@@ -79,7 +79,7 @@ async fn drained() -> anyhow::Result<Verdict> {
         Ok(begun)
     })
     .await?;
-    Ok(Verdict::of(&tally)
+    Ok(Verdict::from_tally(&tally)
         .without_faults()
         .demand(well, "a process that leaves exits with success"))
 }

@@ -12,12 +12,12 @@ use kaskade_actors::wire::{InferRequest, IngressState, Message as _};
 use kaskade_testkit::NatsOptions;
 
 use super::scenarios;
+use crate::deployed_plan::{APP, plan};
 use crate::faults::oracle::{Load, repeated, under};
 use crate::faults::proxy::Proxy;
 use crate::faults::rig::{Process, Rig, Start};
 use crate::faults::shipped;
 use crate::faults::verdict::Verdict;
-use crate::node::{APP, plan};
 
 scenarios! {
     "ingress-stalled" "The ingress is suspended (SIGSTOP) for 500 ms: it takes no worker for lost, and no request fails. Then a worker is suspended for 1.5 s: the ingress avoids this worker's replicas and no others." stalled;
@@ -98,7 +98,7 @@ async fn stalled() -> anyhow::Result<Verdict> {
     })
     .await?;
     let of_the_first = ["large-w1", "small-w1"].map(ToOwned::to_owned).into();
-    Ok(Verdict::of(&tally)
+    Ok(Verdict::from_tally(&tally)
         .without_faults()
         .demand(
             blamed.is_empty(),
@@ -123,7 +123,7 @@ async fn worker_not_read() -> anyhow::Result<Verdict> {
         Ok(struck)
     })
     .await?;
-    Ok(Verdict::of(&tally)
+    Ok(Verdict::from_tally(&tally)
         .without_faults()
         .recovers_within(Duration::from_secs(3)))
 }
@@ -142,7 +142,7 @@ async fn ingress_not_read() -> anyhow::Result<Verdict> {
     })
     .await?;
     let peak = peak_memory(&first)? / MIB;
-    Ok(Verdict::of(&tally)
+    Ok(Verdict::from_tally(&tally)
         .without_faults()
         .note(format!("the ingress used {peak} MiB at most")))
 }

@@ -12,11 +12,11 @@ use kaskade_testkit::NatsOptions;
 
 use super::plans::{adopted, epoch};
 use super::scenarios;
+use crate::deployed_plan::{APP, plan};
 use crate::faults::oracle::{Load, under};
 use crate::faults::rig::{Rig, Start, mebibytes, pair};
 use crate::faults::shipped;
 use crate::faults::verdict::Verdict;
-use crate::node::{APP, plan};
 
 scenarios! {
     "plan-store-away" "The nats-server comes back without JetStream, later with it; with the client that Kaskade ships no request fails, `/ready` stays 200 and says that the plan store cannot be read, and a plan written afterwards is adopted." store_away;
@@ -78,7 +78,7 @@ async fn store_away() -> anyhow::Result<Verdict> {
     let told = adopted(&bus, &app, newest).await?;
     let said: String = reason.lines().skip(1).collect();
     let said = said.split(';').take(2).collect::<Vec<_>>().join(";");
-    Ok(Verdict::of(&tally)
+    Ok(Verdict::from_tally(&tally)
         .without_faults()
         .demand(
             !told.is_empty() && told.values().all(|epoch| *epoch == newest),
@@ -109,7 +109,7 @@ async fn unloaded() -> anyhow::Result<Verdict> {
         Ok(struck)
     })
     .await?;
-    Ok(Verdict::of(&tally).without_faults().note(format!(
+    Ok(Verdict::from_tally(&tally).without_faults().note(format!(
         "the worker used {before:.0} MiB before and {after:.0} MiB after"
     )))
 }
@@ -147,7 +147,7 @@ async fn planner_hangs() -> anyhow::Result<Verdict> {
         .iter()
         .filter(|report| **report == PlanReport::Busy)
         .count();
-    Ok(Verdict::of(&tally)
+    Ok(Verdict::from_tally(&tally)
         .without_faults()
         .demand(
             reports.first() == Some(&PlanReport::TimedOut { limit_ms: 200 }),

@@ -13,7 +13,7 @@ fn thread_time() -> Duration {
 }
 
 /// Sends heartbeats of ten workers with a hundred replicas each; the queue of every `step`-th replica changes.
-fn beat(watched: &AppState, round: u32, step: usize) {
+fn beat(app_state: &AppState, round: u32, step: usize) {
     for worker in 0..10 {
         let replicas = (0..100_usize).map(|number| ReplicaBeat {
             id: format!("variant-{worker}-replica-{number}"),
@@ -28,7 +28,7 @@ fn beat(watched: &AppState, round: u32, step: usize) {
             replicas: replicas.collect(),
             ..Heartbeat::default()
         };
-        watched.state().beat(beat);
+        app_state.state().beat(beat);
     }
 }
 
@@ -47,22 +47,22 @@ fn point() -> Point {
 
 /// Returns the state of an app with a thousand replicas and a full history.
 fn thousand() -> AppState {
-    let watched = AppState::new("a");
-    beat(&watched, 0, 1);
-    watched.state().history.extend((0..HISTORY).map(|_| point()));
-    watched
+    let app_state = AppState::new("a");
+    beat(&app_state, 0, 1);
+    app_state.state().history.extend((0..HISTORY).map(|_| point()));
+    app_state
 }
 
 #[test]
 fn updates_apply_to_the_snapshot_and_to_each_other() {
-    let watched = thousand();
-    let (number, all) = watched.state().snapshot("a");
+    let app_state = thousand();
+    let (number, all) = app_state.state().snapshot("a");
     let mut known: Value = serde_json::from_str(&all).unwrap();
     assert_eq!(known["replicas"]["rows"].as_array().unwrap().len(), 1_000);
     assert_eq!(known["history"].as_array().unwrap().len(), HISTORY);
     for (round, step) in [(1, 1), (2, 7), (3, 50)] {
-        beat(&watched, round, step);
-        let (next, update) = watched.state().next_update("a");
+        beat(&app_state, round, step);
+        let (next, update) = app_state.state().next_update("a");
         assert_eq!(next, number + u64::from(round));
         let update: Value = serde_json::from_str(&update).unwrap();
         for change in update["changed"].as_array().unwrap() {
@@ -71,12 +71,12 @@ fn updates_apply_to_the_snapshot_and_to_each_other() {
                 row[field] = change[place].clone();
             }
         }
-        let (_, all) = watched.state().snapshot("a");
+        let (_, all) = app_state.state().snapshot("a");
         let all: Value = serde_json::from_str(&all).unwrap();
         assert_eq!(known["replicas"], all["replicas"], "after round {round}");
     }
     // The set of replicas changes, so the whole list is sent again.
-    watched.state().beat(Heartbeat {
+    app_state.state().beat(Heartbeat {
         actor: "worker-9b".to_owned(),
         replicas: vec![ReplicaBeat {
             id: "another".to_owned(),
@@ -84,7 +84,7 @@ fn updates_apply_to_the_snapshot_and_to_each_other() {
         }],
         ..Heartbeat::default()
     });
-    let (_, update) = watched.state().next_update("a");
+    let (_, update) = app_state.state().next_update("a");
     let update: Value = serde_json::from_str(&update).unwrap();
     assert_eq!(update["replicas"]["rows"].as_array().unwrap().len(), 1_001);
     assert!(update.get("changed").is_none());
@@ -92,8 +92,8 @@ fn updates_apply_to_the_snapshot_and_to_each_other() {
 
 #[test]
 fn an_ingress_that_was_killed_is_forgotten_with_the_replicas_that_it_avoided() {
-    let watched = AppState::new("a");
-    watched.state().beat(Heartbeat {
+    let app_state = AppState::new("a");
+    app_state.state().beat(Heartbeat {
         actor: "w".to_owned(),
         replicas: vec![ReplicaBeat {
             id: "r".to_owned(),
@@ -102,7 +102,7 @@ fn an_ingress_that_was_killed_is_forgotten_with_the_replicas_that_it_avoided() {
         ..Heartbeat::default()
     });
     for (ingress, avoided) in [("killed", vec!["r".to_owned()]), ("well", Vec::new())] {
-        watched.state().ingress(IngressState {
+        app_state.state().ingress(IngressState {
             ingress: ingress.to_owned(),
             unavailable: avoided,
             ..IngressState::default()
@@ -116,14 +116,14 @@ fn an_ingress_that_was_killed_is_forgotten_with_the_replicas_that_it_avoided() {
         )
     };
     assert_eq!(
-        shown(&watched.state().next_update("a").1),
+        shown(&app_state.state().next_update("a").1),
         (json!("unavailable"), json!(2))
     );
     let long_ago = Instant::now().checked_sub(2 * SILENT).unwrap();
-    watched.state().unavailable.get_mut("killed").unwrap().0 = long_ago;
-    watched.state().forget_silent();
+    app_state.state().unavailable.get_mut("killed").unwrap().0 = long_ago;
+    app_state.state().forget_silent();
     assert_eq!(
-        shown(&watched.state().next_update("a").1),
+        shown(&app_state.state().next_update("a").1),
         (json!("live"), json!(1))
     );
 }
@@ -131,20 +131,20 @@ fn an_ingress_that_was_killed_is_forgotten_with_the_replicas_that_it_avoided() {
 /// Limits per second and reader: 32 kB if every replica changes, 4 kB if few do, and 5 % of a core.
 #[test]
 fn updates_of_a_thousand_replicas_are_small_and_cheap() {
-    let watched = thousand();
-    watched.state().snapshot("a");
+    let app_state = thousand();
+    app_state.state().snapshot("a");
     let mut measured = Vec::new();
     for round in 1..6 {
-        beat(&watched, round, 1);
-        let mut state = watched.state();
+        beat(&app_state, round, 1);
+        let mut state = app_state.state();
         let begun = thread_time();
         let (_, update) = state.next_update("a");
         measured.push((thread_time().saturating_sub(begun), update.len()));
     }
     let (least, _) = measured.iter().min().unwrap();
     let (_, longest) = measured.iter().max_by_key(|(_, bytes)| *bytes).unwrap();
-    beat(&watched, 5, 1);
-    let (_, idle) = watched.state().next_update("a");
+    beat(&app_state, 5, 1);
+    let (_, idle) = app_state.state().next_update("a");
     println!(
         "{longest} bytes if all change, {} if none does, {least:?} of processor time",
         idle.len()

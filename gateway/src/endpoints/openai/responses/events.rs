@@ -12,11 +12,11 @@ use tokio::sync::mpsc::unbounded_channel;
 
 use super::super::choice::{Choice, Usage, text_of};
 use super::super::formats_and_tools::Call as ToolCall;
-use super::super::sse::put;
 use super::super::stream_events::{self, Feed, SseAnswer};
 use super::resource::{Resource, part, status};
 use crate::config::Streaming;
 use crate::http::failure::Failure;
+use crate::http::json_body::set_field;
 use crate::requests::call::{Call, Piece};
 
 struct Events {
@@ -94,8 +94,8 @@ impl SseAnswer for Events {
 
 impl Events {
     fn event(&mut self, kind: &str, mut value: Value) {
-        put(&mut value, "type", kind.into());
-        put(&mut value, "sequence_number", self.next.into());
+        set_field(&mut value, "type", kind.into());
+        set_field(&mut value, "sequence_number", self.next.into());
         self.next += 1;
         self.feed.event(format!("event: {kind}\ndata: {value}\n\n"));
     }
@@ -123,9 +123,9 @@ impl Events {
 
     /// Adds the position of the output text to an event.
     fn place(&self, mut event: Value) -> Value {
-        put(&mut event, "item_id", self.resource.item.as_str().into());
-        put(&mut event, "output_index", 0.into());
-        put(&mut event, "content_index", 0.into());
+        set_field(&mut event, "item_id", self.resource.item.as_str().into());
+        set_field(&mut event, "output_index", 0.into());
+        set_field(&mut event, "content_index", 0.into());
         event
     }
 
@@ -147,9 +147,9 @@ impl Events {
         let place = json!({"item_id": done.get("id"), "output_index": index});
         for (kind, field) in [("delta", "delta"), ("done", "arguments")] {
             let mut event = place.clone();
-            put(&mut event, field, call.arguments.as_str().into());
+            set_field(&mut event, field, call.arguments.as_str().into());
             if kind == "done" {
-                put(&mut event, "name", call.name.as_str().into());
+                set_field(&mut event, "name", call.name.as_str().into());
             }
             self.event(&format!("response.function_call_arguments.{kind}"), event);
         }

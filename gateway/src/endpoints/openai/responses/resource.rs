@@ -4,8 +4,8 @@ use serde_json::{Map, Value, json};
 
 use super::super::choice::{Choice, unix_seconds};
 use super::super::formats_and_tools::{Call, FormatAndTools};
-use super::super::sse::put;
 use crate::http::failure::Failure;
+use crate::http::json_body::set_field;
 
 /// Fields shared by all forms of a response.
 pub(super) struct Resource {
@@ -39,13 +39,13 @@ impl Resource {
         let status = status(choice);
         let mut response = self.with(status, &self.output(choice));
         if status == "incomplete" {
-            put(
+            set_field(
                 &mut response,
                 "incomplete_details",
                 json!({"reason": "max_output_tokens"}),
             );
         } else {
-            put(&mut response, "completed_at", unix_seconds().into());
+            set_field(&mut response, "completed_at", unix_seconds().into());
         }
         response
     }
@@ -72,7 +72,7 @@ impl Resource {
         } else {
             "server_error"
         };
-        put(
+        set_field(
             &mut response,
             "error",
             json!({"code": code, "message": failure.to_string()}),

@@ -64,7 +64,7 @@ fn check(profile: &Profile, options: &GearOptions, found: &GearPlan) {
     let served = found.served.iter().zip(&found.chosen);
     let accuracy: f64 = served.map(|(share, cascade)| share * cascade.accuracy).sum();
     assert!((accuracy - found.accuracy).abs() < 1e-9);
-    let models = Models::of(profile, options);
+    let models = Models::from_profile(profile, options);
     for spec in &options.devices {
         let here = plan
             .placement

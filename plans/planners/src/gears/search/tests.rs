@@ -25,7 +25,9 @@ fn one_device(models: &Models) -> Vec<Group> {
 /// The sum of reach times time: what a cascade costs where every model is everywhere.
 fn work(cascade: &Cascade, models: &Models) -> f64 {
     let terms = cascade.variants.iter().zip(&cascade.reach);
-    terms.map(|(model, reach)| reach * models.working_s(*model)).sum()
+    terms
+        .map(|(model, reach)| reach * models.batched_time_s(*model))
+        .sum()
 }
 
 #[test]
@@ -110,7 +112,7 @@ fn cascades_beat_the_largest_variant() {
     let profile = bert().profile();
     let models = models(&profile);
     let front = Space::new(&profile, &search(), 0).front(&models, &one_device(&models), usize::MAX);
-    let base = models.working_s(4);
+    let base = models.batched_time_s(4);
     assert!(
         front
             .iter()

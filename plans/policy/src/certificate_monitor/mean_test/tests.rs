@@ -78,8 +78,8 @@ fn an_interval_covers_the_mean_at_every_moment() {
             if count % 10 != 0 {
                 return false;
             }
-            let [least, most] = mean_interval(&[(1.0, ones), (0.0, count - ones)], 0.1);
-            !(least..=most).contains(&0.1)
+            let [low, high] = mean_interval(&[(1.0, ones), (0.0, count - ones)], 0.1);
+            !(low..=high).contains(&0.1)
         });
         missed += usize::from(missing);
     }
@@ -89,15 +89,12 @@ fn an_interval_covers_the_mean_at_every_moment() {
 
 #[test]
 fn an_interval_narrows() {
-    let [least, most] = mean_interval(&[(1.0, 200), (0.0, 1_800)], 0.05);
-    assert!(least > 0.075 && most < 0.13, "{least} {most}");
-    let [least, most] = mean_interval(&[], 0.05);
-    assert!(
-        least.abs() < 1e-12 && (most - 1.0).abs() < 1e-12,
-        "{least} {most}"
-    );
-    let [least, most] = mean_interval(&[(0.0, 1_000)], 0.05);
-    assert!(least.abs() < 1e-12 && most < 0.01, "{least} {most}");
+    let [low, high] = mean_interval(&[(1.0, 200), (0.0, 1_800)], 0.05);
+    assert!(low > 0.075 && high < 0.13, "{low} {high}");
+    let [low, high] = mean_interval(&[], 0.05);
+    assert!(low.abs() < 1e-12 && (high - 1.0).abs() < 1e-12, "{low} {high}");
+    let [low, high] = mean_interval(&[(0.0, 1_000)], 0.05);
+    assert!(low.abs() < 1e-12 && high < 0.01, "{low} {high}");
 }
 
 proptest! {
@@ -119,8 +116,8 @@ proptest! {
         let count = ones + zeros + halves;
         prop_assume!(count > 0);
         let mean = (ones as f64 + halves as f64 / 2.0) / count as f64;
-        let [least, most] = mean_interval(&[(1.0, ones), (0.0, zeros), (0.5, halves)], 0.05);
-        prop_assert!(least <= mean + 1e-9 && mean <= most + 1e-9, "{least} {mean} {most}");
+        let [low, high] = mean_interval(&[(1.0, ones), (0.0, zeros), (0.5, halves)], 0.05);
+        prop_assert!(low <= mean + 1e-9 && mean <= high + 1e-9, "{low} {mean} {high}");
     }
 }
 
@@ -185,7 +182,7 @@ fn lower_bounds_are_as_tight_as_those_of_bargain() {
     let Oracle { alpha, sequences } = oracle();
     let (mut theirs, mut ours) = (0.0, 0.0);
     for sequence in &sequences {
-        let values: Vec<Counted> = sequence.values().map(|value| (value, 1)).collect();
+        let values: Vec<WeightedValue> = sequence.values().map(|value| (value, 1)).collect();
         let [lower, _] = mean_interval(&values, 2.0 * alpha);
         assert!(
             lower <= sequence.mean && sequence.lower <= sequence.mean,

@@ -5,7 +5,7 @@ use super::*;
 fn evidence(confidence: f64, answer: u32) -> Evidence {
     Evidence {
         judged: ScoredSample { confidence, answer },
-        spread: ClassSpread::of(&[2.0, 1.0, -1.0], 1.0),
+        spread: ClassSpread::from_logits(&[2.0, 1.0, -1.0], 1.0),
         input_bytes: Some(20),
     }
 }
@@ -79,18 +79,18 @@ fn an_isotonic_score_is_a_line_between_knots() {
 
 #[test]
 fn margin_and_entropy_are_those_of_the_softmax() {
-    let spread = ClassSpread::of(&[0.0, 0.0], 1.0).unwrap();
+    let spread = ClassSpread::from_logits(&[0.0, 0.0], 1.0).unwrap();
     assert!(spread.margin.abs() < 1e-12 && (spread.entropy - 1.0).abs() < 1e-12);
     let logits = [3.0_f64, 1.0, 0.0].map(|z| (z / 2.0).exp());
     let total: f64 = logits.iter().sum();
     let shares = logits.map(|z| z / total);
-    let spread = ClassSpread::of(&[3.0, 1.0, 0.0], 2.0).unwrap();
+    let spread = ClassSpread::from_logits(&[3.0, 1.0, 0.0], 2.0).unwrap();
     assert!((spread.margin - (shares[0] - shares[1])).abs() < 1e-9);
     let entropy: f64 = -shares.iter().map(|p| p * p.ln()).sum::<f64>() / 3.0_f64.ln();
     assert!((spread.entropy - entropy).abs() < 1e-9);
-    assert_eq!(ClassSpread::of(&[1.0], 1.0), None);
-    assert_eq!(ClassSpread::of(&[1.0, f32::NAN], 1.0), None);
-    assert_eq!(ClassSpread::of(&[1.0, 0.0], 0.0), None);
+    assert_eq!(ClassSpread::from_logits(&[1.0], 1.0), None);
+    assert_eq!(ClassSpread::from_logits(&[1.0, f32::NAN], 1.0), None);
+    assert_eq!(ClassSpread::from_logits(&[1.0, 0.0], 0.0), None);
 }
 
 fn arbitrary() -> impl Strategy<Value = DeferralScore> {

@@ -8,7 +8,10 @@ fn a_plan_with_a_certified_list_survives_the_file() {
     assert_eq!(Plan::from_json(&text).unwrap(), plan);
     assert_eq!(plan.gear(0).unwrap().name, "only");
     assert_eq!(plan.gear(1).unwrap().name, "c0");
-    assert_eq!((plan.gear_at(2), plan.gear_at(3)), (Some(3), None));
+    assert_eq!(
+        (plan.gear_of_certified(2), plan.gear_of_certified(3)),
+        (Some(3), None)
+    );
     assert_eq!(
         (
             plan.certified_index(0),

@@ -152,7 +152,7 @@ impl Graph<'_> {
             return Ok(());
         };
         score.check(path)?;
-        for read in score.terms().filter_map(|term| term.feature.earlier()) {
+        for read in score.terms().filter_map(|term| term.feature.earlier_variant()) {
             let mut earlier = self.stages.iter().take(index);
             if !earlier.any(|stage| stage.name == read) {
                 return path.fail(Problem::Unknown {

@@ -128,14 +128,14 @@ fn a_request_is_handled_at_the_stage_of_its_replicas_variant() {
 #[test]
 fn only_a_request_that_ends_with_one_answer_may_be_read_along() {
     let mut wiring = sound().gears.remove(0).wiring;
-    assert!(!wiring.gives_one_answer(), "branches are gathered");
+    assert!(!wiring.has_single_answer(), "branches are gathered");
     for stage in &mut wiring.stages {
         assert_eq!(stage.exit.always_replies(), stage.exit == Exit::Reply);
         stage.exit = Exit::Reply;
     }
-    assert!(wiring.gives_one_answer());
+    assert!(wiring.has_single_answer());
     wiring.ensemble.push(wiring.entry.clone());
-    assert!(!wiring.gives_one_answer(), "members vote");
+    assert!(!wiring.has_single_answer(), "members vote");
 }
 
 #[test]
@@ -261,7 +261,7 @@ fn a_request_may_move_on_from_a_stage_that_forwards_or_fans_out() {
     let tasks = sound().gears.remove(0).wiring;
     let moves_on = |wiring: &Wiring, stage: &str| {
         let edge = Edge::to(stage);
-        [false, true].map(|returns| wiring.may_move_on(&edge, returns))
+        [false, true].map(|returns| wiring.may_be_forwarded(&edge, returns))
     };
     // Any sibling may be the one that runs it.
     assert_eq!(

@@ -78,6 +78,14 @@ impl Binomial {
     }
 }
 
+/// Returns the standard normal quantile of a probability above one half, within 0.0005 (Hastings, Approximations for Digital
+/// Computers, 1955).
+pub(super) fn normal_quantile(probability: f64) -> f64 {
+    let t = (-2.0 * (1.0 - probability).min(0.5).ln()).sqrt();
+    t - (2.515_517 + 0.802_853 * t + 0.010_328 * t * t)
+        / (1.0 + 1.432_788 * t + 0.189_269 * t * t + 0.001_308 * t * t * t)
+}
+
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
