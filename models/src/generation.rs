@@ -31,7 +31,7 @@ mod error;
 #[cfg(test)]
 pub(crate) mod fixtures;
 mod forward_pass;
-mod layers;
+pub(crate) mod layers;
 mod memory_plan;
 pub(crate) mod partition;
 mod prompt_logprobs;

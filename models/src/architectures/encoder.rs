@@ -4,6 +4,7 @@
 pub(super) mod block_attention;
 pub(super) mod bottleneck;
 pub(super) mod dynamic_convolution;
+pub(super) mod feed_forward;
 pub(super) mod fourier;
 pub(super) mod global_attention;
 pub(super) mod grid_rotary;
@@ -18,15 +19,15 @@ use std::sync::Arc;
 use kaskade_policy::plan::Partition;
 
 use self::block_attention::BlockAttention;
+use self::feed_forward::{ExpertsConfig, FeedForward};
 use self::fourier::Fourier;
 use self::grid_rotary::GridRotary;
 use self::position_bias::PositionBias;
-use self::residual::Added;
 use self::token_convolution::{ConvolutionConfig, TokenConvolution};
 use super::layers::Layers;
 use super::weight_layout::WeightLayouts;
 use crate::checkpoint::{Config, LoadError};
-use crate::ops::{Activation, DistanceRows, Ops, Rotary};
+use crate::ops::{Activation, DistanceRows, Ops, OpsError, Rotary};
 
 /// Dimensions of an encoder, and the computation of its blocks.
 #[expect(
@@ -114,6 +115,8 @@ pub(super) struct BlockNames {
     pub up: &'static [&'static str],
     /// Name of the second layer of the feed-forward.
     pub down: &'static str,
+    /// Name of the norm before the second layer of the feed-forward, if there is one.
+    pub inner_norm: Option<&'static str>,
     /// Name of the feed-forward's norm.
     pub feed_forward_norm: &'static str,
     /// Names of the layer scales of attention and feed-forward, if there are any.
@@ -146,6 +149,7 @@ impl BlockNames {
         attention_norm: "attention.output.LayerNorm",
         up: &["intermediate.dense"],
         down: "output.dense",
+        inner_norm: None,
         feed_forward_norm: "output.LayerNorm",
         scales: None,
         output_norms: None,
@@ -173,6 +177,8 @@ pub(super) struct BlockConfig {
     pub convolution: Option<ConvolutionConfig>,
     /// Position bias of this block, if it has its own.
     pub position_bias: Option<PositionBias>,
+    /// Experts instead of the feed-forward.
+    pub experts: Option<ExpertsConfig>,
 }
 
 /// Projection of distance embeddings to queries and keys ([`DistanceScores`]).
@@ -204,13 +210,8 @@ pub(super) struct Block<O: Ops> {
     mixer: Mixer<O>,
     convolution: Option<TokenConvolution<O>>,
     attention_norm: Option<O::Norm>,
-    up: O::Linear,
-    activation: Activation,
-    gated: bool,
-    down: O::Linear,
+    feed_forward: FeedForward<O>,
     feed_forward_norm: O::Norm,
-    /// Treatment of the feed-forward's output before the residual addition.
-    added: Added<O>,
     norms_first: bool,
 }
 
@@ -350,23 +351,11 @@ impl EncoderConfig {
         distances: Option<&Distances<O>>,
         fourier: Option<&Arc<Fourier<O>>>,
     ) -> Result<Block<O>, LoadError> {
-        let (width, intermediate_size) = (self.width, self.intermediate_size);
         let at = |name: &str| format!("{}.{name}", config.prefix);
         let mixer = match fourier {
             Some(fourier) => Mixer::Fourier(fourier.clone()),
             None => Mixer::Attention(Box::new(self.take_attention(layers, config, names, distances)?)),
         };
-        let up = if self.gated {
-            2 * intermediate_size
-        } else {
-            intermediate_size
-        };
-        let [scale, norm] = [names.scales, names.output_norms].map(|names| names.map(|[_, own]| at(own)));
-        let added = Added::take(layers, [scale, norm], width, |layers, name| {
-            self.norm(layers, name)
-        })?;
-        let ups: Vec<String> = names.up.iter().map(|part| at(part)).collect();
-        let up_bias = self.feed_forward_bias && self.up_bias;
         let attention_norm = if config.without_first_norm {
             None
         } else {
@@ -375,27 +364,13 @@ impl EncoderConfig {
         let convolution = config
             .convolution
             .as_ref()
-            .map(|convolution| TokenConvolution::take(layers, convolution, width, self.epsilon));
+            .map(|convolution| TokenConvolution::take(layers, convolution, self.width, self.epsilon));
         Ok(Block {
             mixer,
             convolution: convolution.transpose()?,
             attention_norm,
-            up: if self.values_first {
-                layers.swapped(&ups.concat(), width, up, up_bias)?
-            } else {
-                let (layouts, biased) = (vec![self.weight_layouts.up; ups.len()], vec![up_bias; ups.len()]);
-                layers.concatenated_of(&ups, &layouts, [width, up / ups.len().max(1)], &biased)?
-            },
-            activation: self.activation,
-            gated: self.gated,
-            down: layers.linear_from_host(
-                &at(names.down),
-                self.weight_layouts.down,
-                [intermediate_size, width],
-                self.feed_forward_bias,
-            )?,
+            feed_forward: self.take_feed_forward(layers, config, names)?,
             feed_forward_norm: self.norm(layers, &at(names.feed_forward_norm))?,
-            added,
             norms_first: self.norms_first,
         })
     }
@@ -477,18 +452,21 @@ pub(super) fn activation(config: &Config, key: &str) -> Result<Activation, LoadE
 impl<O: Ops> Block<O> {
     /// Computes the block. The rows of `x` are tokens, grouped by sequence; `sequences` states which tokens are
     /// visible ([`Ops::attend_sequences`]).
+    ///
+    /// # Errors
+    /// [`OpsError`] if the device fails; only blocks with experts wait for the device.
     pub(super) fn forward(
         &self,
         ops: &O,
         x: &O::Matrix,
         sequences: &[&[bool]],
         bias: Option<&Bias<'_, O::Matrix>>,
-    ) -> O::Matrix {
-        let result = self.transformed(ops, x, sequences, bias);
-        match &self.convolution {
+    ) -> Result<O::Matrix, OpsError> {
+        let result = self.transformed(ops, x, sequences, bias)?;
+        Ok(match &self.convolution {
             Some(convolution) => convolution.add_to(ops, x, &result, sequences),
             None => result,
-        }
+        })
     }
 
     /// Computes attention and feed-forward.
@@ -498,7 +476,7 @@ impl<O: Ops> Block<O> {
         x: &O::Matrix,
         sequences: &[&[bool]],
         bias: Option<&Bias<'_, O::Matrix>>,
-    ) -> O::Matrix {
+    ) -> Result<O::Matrix, OpsError> {
         let [before, after] = match &self.attention_norm {
             Some(norm) if self.norms_first => [Some(norm), None],
             norm => [None, norm.as_ref()],
@@ -512,20 +490,9 @@ impl<O: Ops> Block<O> {
             None => attended,
         };
         if self.norms_first {
-            return self.feed_forward(ops, &x, Some(&self.feed_forward_norm));
+            return self.feed_forward.add_to(ops, &x, Some(&self.feed_forward_norm));
         }
-        ops.normalise(&self.feed_forward(ops, &x, None), &self.feed_forward_norm)
-    }
-
-    /// Computes the feed-forward of the rows, after the norm if there is one, and adds the rows.
-    fn feed_forward(&self, ops: &O, x: &O::Matrix, norm: Option<&O::Norm>) -> O::Matrix {
-        let layers = [&self.up, &self.down];
-        if self.added.is_unchanged() {
-            return ops.feed_forward_residual(x, norm, layers, self.activation, self.gated);
-        }
-        let normalised = norm.map(|norm| ops.normalise(x, norm));
-        let x_or_normalised = normalised.as_ref().unwrap_or(x);
-        let fed = ops.feed_forward(x_or_normalised, layers, self.activation, self.gated);
-        self.added.to(ops, x, fed)
+        let fed = self.feed_forward.add_to(ops, &x, None)?;
+        Ok(ops.normalise(&fed, &self.feed_forward_norm))
     }
 }

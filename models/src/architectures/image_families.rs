@@ -5,6 +5,7 @@ use super::dual::DualEncoderConfig;
 use super::dual::clip;
 use super::vit::config::VitConfig;
 use super::{cnn, grid_detector, mlp, vision};
+use crate::checkpoint::timm::EVA;
 use crate::checkpoint::{Checkpoint, LoadError};
 use crate::device::Device;
 use crate::runtime::loaded::Built;
@@ -42,7 +43,7 @@ const fn image_features(
 }
 
 /// All image architectures.
-pub(super) const IMAGES: [Architecture; 52] = [
+pub(super) const IMAGES: [Architecture; 55] = [
     Architecture {
         name: "BeitForImageClassification",
         model_type: "beit",
@@ -56,6 +57,13 @@ pub(super) const IMAGES: [Architecture; 52] = [
         head: Some("classifier."),
         build: Build::Image(VitConfig::DATA2VEC),
         unused: &["data2vec_vision.embeddings.mask_token"],
+    },
+    Architecture {
+        name: EVA,
+        model_type: EVA,
+        head: Some("classifier."),
+        build: Build::Image(VitConfig::EVA),
+        unused: &[],
     },
     Architecture {
         name: "CLIPForImageClassification",
@@ -140,6 +148,11 @@ pub(super) const IMAGES: [Architecture; 52] = [
         "CvtForImageClassification",
         "cvt",
         vision::build::<vision::cvt::Cvt>,
+    ),
+    image_classifier(
+        "HieraForImageClassification",
+        "hiera",
+        vision::build::<vision::hiera::Hiera>,
     ),
     image_classifier(
         "PoolFormerForImageClassification",
@@ -238,6 +251,15 @@ pub(super) const IMAGES: [Architecture; 52] = [
         vision::repvgg::MODEL_TYPE,
         vision::build::<vision::repvgg::RepVgg>,
     ),
+    Architecture {
+        // The auxiliary classifier is for training only.
+        unused: &["timm_model.AuxLogits.", "AuxLogits."],
+        ..image_classifier(
+            vision::inception::MODEL_TYPE,
+            vision::inception::MODEL_TYPE,
+            vision::build::<vision::inception::Inception>,
+        )
+    },
     image_classifier(
         vision::vgg::MODEL_TYPE,
         vision::vgg::MODEL_TYPE,

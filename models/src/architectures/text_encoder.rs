@@ -388,7 +388,8 @@ impl<O: Ops> TextEncoder<O> {
         let states = match &self.blocks {
             Blocks::Wide(blocks) => blocks
                 .iter()
-                .fold(embedded, |x, block| block.forward(ops, &x, &masks, bias.as_ref())),
+                .try_fold(embedded, |x, block| block.forward(ops, &x, &masks, bias.as_ref()))
+                .map_err(|error| device_failed(&error))?,
             Blocks::Narrow(blocks) => blocks
                 .iter()
                 .fold(embedded, |x, block| block.forward(ops, &x, &masks)),

@@ -2,7 +2,8 @@
 //! 2021), with a distillation token besides the class token; `DINOv2` (Oquab et al. 2024), with layer scales,
 //! classification of class token and mean patch, and optional register tokens (Darcet et al. 2024); `BEiT` (Bao et al.
 //! 2022), with a relative position bias; the image encoders of CLIP (Radford et al. 2021) and `SigLIP` (Zhai et al.
-//! 2023), with classification of the mean patch.
+//! 2023), with classification of the mean patch; EVA-02 (Fang et al. 2023), with rotary positions and gated
+//! feed-forwards.
 //!
 //! Inputs: `pixel_values` FP32 `[channels, height, width]`, normalised according to the checkpoint's
 //! `preprocessor_config.json`, or with that file `image_file`. Outputs: those of [`Classifier::outputs`], or
@@ -26,8 +27,9 @@ use self::patches::{Patches, interpolated};
 use super::encoder::grid_rotary::GridRotary;
 use super::encoder::{Bias, Block};
 use super::layers::Layers;
+use crate::checkpoint::timm::REFERENCE_GRID;
 use crate::checkpoint::weights::transposed;
-use crate::checkpoint::{Checkpoint, LoadError};
+use crate::checkpoint::{Checkpoint, Config, LoadError};
 use crate::device::{Device, with_ops};
 use crate::images::{self, ImageInput};
 use crate::ops::{Ops, Span};
@@ -263,16 +265,11 @@ impl<O: Ops> Vit<O> {
             None
         };
         let mut block_configs = config.numbered(&vit.block_prefix());
-        if vit.kind == Kind::Rotary {
-            let theta = settings.optional("rope_theta")?.unwrap_or(100.0);
-            let first = vit.tokens.len() + registers;
-            let Some(rotary) = GridRotary::new(theta, width / config.heads, patches.grid(), first) else {
-                let reason = "it must be positive, and the size of a head a multiple of 4";
-                return Err(settings.invalid_value("rope_theta", reason));
-            };
-            let rotary = Arc::new(rotary);
+        let first = vit.tokens.len() + registers;
+        if let Some(grid) = grid_rotary(&vit, &settings, width / config.heads, patches.grid(), first)? {
+            let grid = Arc::new(grid);
             for block in &mut block_configs {
-                block.grid = Some(rotary.clone());
+                block.grid = Some(grid.clone());
             }
         }
         let blocks = config.take_blocks(&mut layers, &block_configs, &names, None, partition)?;
@@ -296,7 +293,7 @@ impl<O: Ops> Vit<O> {
         Ok(Box::new(Self {
             ops,
             patches,
-            first: vit.tokens.len() + registers,
+            first,
             width,
             input_stage,
             blocks,
@@ -318,10 +315,11 @@ impl<O: Ops> Vit<O> {
         };
         let mask = vec![true; tokens];
         let sequences = vec![mask.as_slice(); requests.len()];
-        let states = self.blocks.iter().fold(embedded, |x, (block, scores)| {
+        let states = self.blocks.iter().try_fold(embedded, |x, (block, scores)| {
             let scores = scores.as_deref().map(|scores| Bias::Pairs(scores, tokens));
             block.forward(ops, &x, &sequences, scores.as_ref())
         });
+        let states = states.map_err(|error| device_failed(&error))?;
         let Some(head) = &self.head else {
             let states = ops.values(&states).map_err(|error| device_failed(&error))?;
             return Ok(states::outputs(
@@ -360,5 +358,37 @@ impl<O: Ops> Vit<O> {
             Some(norm) => ops.normalise(&projected, norm),
             None => projected,
         }
+    }
+}
+
+/// Returns the rotary positions of patches on a grid after `first` other tokens, if the model has some.
+///
+/// # Errors
+/// [`LoadError`], naming the key.
+fn grid_rotary(
+    vit: &VitConfig,
+    settings: &Config,
+    head_dim: usize,
+    grid: [usize; 2],
+    first: usize,
+) -> Result<Option<GridRotary>, LoadError> {
+    let (created, key) = match vit.kind {
+        Kind::Rotary => {
+            let theta = settings.optional("rope_theta")?.unwrap_or(100.0);
+            (GridRotary::new(theta, head_dim, grid, first), "rope_theta")
+        }
+        Kind::Eva => {
+            let reference = settings.size(REFERENCE_GRID)?;
+            let created = GridRotary::by_index(head_dim, grid, first, reference);
+            (created, "num_attention_heads")
+        }
+        _ => return Ok(None),
+    };
+    match created {
+        None => {
+            let reason = "rotary positions need a positive base, and a head size that is a multiple of 4";
+            Err(settings.invalid_value(key, reason))
+        }
+        created => Ok(created),
     }
 }

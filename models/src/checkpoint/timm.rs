@@ -6,8 +6,10 @@
 
 mod beit;
 mod blocks;
+mod eva;
 mod layouts;
 mod mixer;
+mod mobilevit;
 mod plain;
 mod regnet;
 mod repvgg;
@@ -36,8 +38,9 @@ pub(crate) const BARE_TOKENS: &str = "class_without_position";
 /// Key: a `ResNet` is of variant D.
 pub(crate) const TWEAKED: &str = "resnet_d";
 pub(crate) use blocks::BLOCKS;
+pub(crate) use eva::{EVA, INNER_NORM, REFERENCE_GRID};
 pub(crate) use mixer::MIXER;
-pub(crate) use plain::{DENSENET, VGG};
+pub(crate) use plain::{DENSENET, INCEPTION, VGG};
 pub(crate) use repvgg::REPVGG;
 pub(crate) use resnet::RESNET;
 /// Prefix that transformers adds to tensor names.
@@ -118,7 +121,9 @@ enum Named {
     OtherResNet(resnet::Network),
     Swin(swin::Network),
     Beit(beit::Network),
+    Eva(eva::Network),
     Mixer(mixer::Network),
+    MobileVit(mobilevit::Network),
     RepVgg(repvgg::Network),
 }
 
@@ -158,10 +163,11 @@ pub(super) fn translate(config: &mut Config) -> Result<(), LoadError> {
             "img_size",
             "patch_size",
         ],
-        Named::Blocks(_) | Named::RegNet(_) | Named::RepVgg(_) => &[],
+        Named::Blocks(_) | Named::MobileVit(_) | Named::RegNet(_) | Named::RepVgg(_) => &[],
         Named::OtherResNet(_) => resnet::ARGUMENTS,
         Named::Swin(network) => network.arguments(),
         Named::Beit(_) => beit::ARGUMENTS,
+        Named::Eva(_) => eva::ARGUMENTS,
         Named::Mixer(_) => mixer::ARGUMENTS,
         Named::Plain(network) => network.arguments(),
     };
@@ -180,7 +186,9 @@ pub(super) fn translate(config: &mut Config) -> Result<(), LoadError> {
         Named::OtherResNet(network) => network.keys(&arguments)?,
         Named::Swin(network) => network.keys(&arguments, [height, width])?,
         Named::Beit(network) => network.keys(config, &arguments)?,
+        Named::Eva(network) => network.keys(config, &arguments)?,
         Named::Mixer(network) => network.keys(),
+        Named::MobileVit(network) => network.keys(),
         Named::RepVgg(network) => network.keys(),
         Named::ResNet {
             depths,
@@ -275,7 +283,9 @@ fn named(config: &Config) -> Result<Named, LoadError> {
         resnet::of_name(&name).map(Named::OtherResNet),
         swin::of_name(&name).map(Named::Swin),
         beit::of_name(&name).map(Named::Beit),
+        eva::of_name(&name).map(Named::Eva),
         mixer::of_name(&name).map(Named::Mixer),
+        mobilevit::of_name(&name).map(Named::MobileVit),
         repvgg::of_name(&name).map(Named::RepVgg),
     ];
     if let Some(found) = others.into_iter().flatten().next() {
@@ -289,7 +299,7 @@ fn named(config: &Config) -> Result<Named, LoadError> {
         let convnexts = CONVNEXTS.iter().chain(&CONVNEXTS_2).map(|(known, ..)| *known);
         let known: Vec<&str> = known.chain(convnexts).collect();
         let reason = format!(
-            "of timm's architectures {}, {}, {}, {}, {}, {}, {}, {}, {}, and {} are supported",
+            "of timm's architectures {}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}, and {} are supported",
             known.join(", "),
             resnet::SUPPORTED,
             vit::SUPPORTED,
@@ -297,7 +307,9 @@ fn named(config: &Config) -> Result<Named, LoadError> {
             regnet::SUPPORTED,
             swin::SUPPORTED,
             beit::SUPPORTED,
+            eva::SUPPORTED,
             mixer::SUPPORTED,
+            mobilevit::SUPPORTED,
             repvgg::SUPPORTED,
             blocks::SUPPORTED
         );
@@ -422,6 +434,9 @@ pub(super) fn renamed(config: &Config) -> Option<fn(&str) -> String> {
         "swin" => Some(swin::renamed),
         "swinv2" => Some(swin::renamed_second),
         "beit" => Some(beit::renamed),
+        EVA => Some(eva::renamed),
+        "mobilevit" => Some(mobilevit::renamed),
+        "mobilevitv2" => Some(mobilevit::renamed_second),
         "regnet" if config.keys().get("layer_type").is_some_and(|kind| kind == "x") => Some(regnet::renamed),
         "regnet" => Some(regnet::renamed_squeezing),
         "vit" => Some(vit::renamed),

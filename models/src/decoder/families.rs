@@ -495,6 +495,7 @@ pub(super) const FAMILIES: &[Family] = &[
     encoder_decoder("T5ForConditionalGeneration", "t5", "", t5::read),
     encoder_decoder("MT5ForConditionalGeneration", "mt5", "", t5::read),
     encoder_decoder("UMT5ForConditionalGeneration", "umt5", "", t5::read_umt5),
+    encoder_decoder("LongT5ForConditionalGeneration", "longt5", "", t5::read_long),
     encoder_decoder("LEDForConditionalGeneration", "led", "led.", bart::read_led),
     encoder_decoder(
         "T5GemmaForConditionalGeneration",

@@ -86,7 +86,7 @@ impl Routing {
     }
 
     /// Reads the number of experts per token from `key`.
-    pub(super) fn by_key(
+    pub(crate) fn by_key(
         config: &Config,
         key: &str,
         count: usize,

@@ -90,6 +90,7 @@ pub(crate) const DECODERS: &[&str] = &[
     "t5",
     "t5-v1_1",
     "umt5",
+    "long-t5",
     "t5gemma",
     "led",
     "bart",

@@ -11,6 +11,7 @@ const NAMES: BlockNames = BlockNames {
     attention_norm: "attention.LayerNorm",
     up: &["ffn"],
     down: "ffn_output",
+    inner_norm: None,
     feed_forward_norm: "full_layer_layer_norm",
     scales: None,
     output_norms: None,

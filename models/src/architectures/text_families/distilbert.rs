@@ -12,6 +12,7 @@ const NAMES: BlockNames = BlockNames {
     attention_norm: "sa_layer_norm",
     up: &["ffn.lin1"],
     down: "ffn.lin2",
+    inner_norm: None,
     feed_forward_norm: "output_layer_norm",
     scales: None,
     output_norms: None,

@@ -17,6 +17,7 @@ pub(super) const NAMES: BlockNames = BlockNames {
     attention_norm: "input_layernorm",
     up: &["mlp.gate_proj", "mlp.up_proj"],
     down: "mlp.down_proj",
+    inner_norm: None,
     feed_forward_norm: "post_attention_layernorm",
     scales: None,
     output_norms: None,

@@ -15,6 +15,7 @@ const NAMES: BlockNames = BlockNames {
     attention_norm: "attn_ln",
     up: &["mlp.up_gate_proj"],
     down: "mlp.down_proj",
+    inner_norm: None,
     feed_forward_norm: "mlp_ln",
     scales: None,
     output_norms: None,

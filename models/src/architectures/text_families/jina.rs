@@ -16,6 +16,7 @@ const NAMES: BlockNames = BlockNames {
     attention_norm: "norm1",
     up: &["mlp.fc1"],
     down: "mlp.fc2",
+    inner_norm: None,
     feed_forward_norm: "norm2",
     scales: None,
     output_norms: None,

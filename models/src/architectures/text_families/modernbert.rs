@@ -16,6 +16,7 @@ const NAMES: BlockNames = BlockNames {
     attention_norm: "attn_norm",
     up: &["mlp.Wi"],
     down: "mlp.Wo",
+    inner_norm: None,
     feed_forward_norm: "mlp_norm",
     scales: None,
     output_norms: None,

@@ -21,6 +21,7 @@ const NAMES: BlockNames = BlockNames {
     attention_norm: "layer.0.layer_norm",
     up: &["layer.1.DenseReluDense.wi"],
     down: "layer.1.DenseReluDense.wo",
+    inner_norm: None,
     feed_forward_norm: "layer.1.layer_norm",
     scales: None,
     output_norms: None,

@@ -8,6 +8,7 @@ use super::windows::{WindowAttention, Windows};
 use super::{Family, divisible};
 use crate::architectures::encoder::{activation, epsilon};
 use crate::architectures::vit::patches::side_lengths;
+use crate::checkpoint::timm::PACKED;
 use crate::checkpoint::{Config, LoadError};
 use crate::ops::{Activation, Ops};
 
@@ -34,6 +35,7 @@ impl Family for MobileVit {
             heads: config.size("num_attention_heads")?,
             mlp_ratio: factor(config, "mlp_ratio", 2.0)?,
             biased: config.optional("qkv_bias")?.unwrap_or(true),
+            packed: config.optional(PACKED)?.unwrap_or(false),
         };
         let [stem, first, second, third, fourth, fifth, features] = necks;
         network.convolve(builder, &network.at("conv_stem"), stem, (3, 2), true)?;
@@ -212,6 +214,8 @@ struct Transformer {
     mlp_ratio: f64,
     /// Whether queries, keys and values have biases.
     biased: bool,
+    /// Whether queries, keys and values are one fused layer, as in timm.
+    packed: bool,
 }
 
 /// A stage with transformer layers.
@@ -284,6 +288,7 @@ impl Stage<'_> {
             heads,
             mlp_ratio,
             biased,
+            packed,
         } = transformer;
         let at = |part: &str| format!("{name}.{part}");
         let (network, width) = (self.network, self.width);
@@ -293,7 +298,11 @@ impl Stage<'_> {
                 let windows = self.sequences(builder)?;
                 let parts = ["query", "key", "value"].map(|part| at(&format!("attention.attention.{part}")));
                 let layers = builder.layers();
-                let projections = layers.concatenated(&parts, width, width, biased)?;
+                let projections = if packed {
+                    layers.linear_with(&at("attention.qkv"), width, 3 * width, biased)?
+                } else {
+                    layers.concatenated(&parts, width, width, biased)?
+                };
                 let output = layers.linear(&at("attention.output.dense"), width, width)?;
                 builder.attend(WindowAttention {
                     windows,

@@ -1,9 +1,10 @@
 //! Steps of image networks. Matrices are `[images * height * width, channels]`.
 
-use super::concat::appended;
+use super::concat::{appended, concatenated};
 use super::conv_attention::ConvolvedAttention;
 use super::group_norm::GroupNorm;
 use super::groups::GroupedConvolution;
+use super::pooled_attention::PooledAttention;
 use super::separable::SeparableAttention;
 use super::spatial_reduction::ReducedAttention;
 use super::windows::{Places, WindowAttention};
@@ -31,6 +32,7 @@ pub(super) enum Layer<O: Ops> {
     AttendSeparably(Box<SeparableAttention<O>>),
     AttendReduced(Box<ReducedAttention<O>>),
     AttendConvolved(Box<ConvolvedAttention<O>>),
+    AttendPooled(Box<PooledAttention<O>>),
     /// Prepends a row to every image; images are matrices of this height and width.
     Prepend(O::Matrix, [usize; 2]),
     /// Keeps the first row of every image; images are matrices of this height and width.
@@ -41,6 +43,8 @@ pub(super) enum Layer<O: Ops> {
     NormaliseGroups(Box<GroupNorm<O>>),
     /// Concatenates the input's channels with those that the steps compute: pixels per image, and channels of both.
     Append(Vec<Step<O>>, [usize; 3]),
+    /// Concatenates the channels of branches, which are given with their channels; the number of pixels of a result.
+    Fork(Vec<(Vec<Step<O>>, usize)>, usize),
     /// Sum of two branches; a branch without steps is the identity.
     Add(Vec<Step<O>>, Vec<Step<O>>),
 }
@@ -125,6 +129,7 @@ impl<O: Ops> Layer<O> {
             Self::AttendSeparably(attention) => attention.run(ops, x, images),
             Self::AttendReduced(attention) => attention.run(ops, x, images),
             Self::AttendConvolved(attention) => attention.run(ops, x, images),
+            Self::AttendPooled(attention) => attention.run(ops, x, images),
             Self::NormaliseGroups(norm) => norm.run(ops, x, images),
             Self::Append(steps, [pixels, channels, added]) => {
                 let rows = pixels * images;
@@ -133,6 +138,14 @@ impl<O: Ops> Layer<O> {
                     // Copies by taking the mean of one row.
                     None => ops.mean(x, 1),
                 }
+            }
+            Self::Fork(branches, pixels) => {
+                let parts = branches.iter().map(|(steps, channels)| {
+                    // A branch without steps is a copy, by taking the mean of one row.
+                    let result = run(ops, steps, x, images).unwrap_or_else(|| ops.mean(x, 1));
+                    (result, *channels)
+                });
+                concatenated(ops, parts.collect(), pixels * images)
             }
             Self::Prepend(row, [count, width]) => {
                 let spans = (0..images).flat_map(|image| [span(row, 0, 1), span(x, image * count, *count)]);

@@ -49,6 +49,27 @@ impl Places {
         }
     }
 
+    /// Creates the map that lists the pixels of a rectangle of `[down, across]` around each pixel, row by row.
+    pub(super) fn neighbours([height, width]: [usize; 2], [down, across]: [usize; 2]) -> Self {
+        let pixels = (0..height).flat_map(|y| (0..width).map(move |x| (y, x)));
+        let window = (0..down).flat_map(|row| (0..across).map(move |column| (row, column)));
+        let rows = pixels.flat_map(|(y, x)| {
+            window.clone().map(move |(row, column)| {
+                let inside = |place: usize, offset: usize, size: usize, length: usize| {
+                    (place + offset)
+                        .checked_sub(size / 2)
+                        .filter(|place| *place < length)
+                };
+                let pixel = inside(y, row, down, height).zip(inside(x, column, across, width));
+                pixel.map_or(usize::MAX, |(y, x)| y * width + x)
+            })
+        });
+        Self {
+            rows: rows.collect(),
+            count: height * width,
+        }
+    }
+
     /// Creates the map that transposes an image of `rows` and `columns`.
     pub(super) fn exchanged(rows: usize, columns: usize) -> Self {
         let places = (0..columns).flat_map(|column| (0..rows).map(move |row| row * columns + column));

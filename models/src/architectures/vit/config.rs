@@ -1,10 +1,10 @@
-//! Descriptions of ViT and similar models: ViT-MSN, DeiT, `DINOv2`, `BEiT`, and the image encoders of CLIP and
+//! Descriptions of ViT and similar models: ViT-MSN, DeiT, `DINOv2`, `BEiT`, EVA-02, and the image encoders of CLIP and
 //! `SigLIP`.
 
 use super::patches::Patches;
 use crate::architectures::dual::clip;
 use crate::architectures::encoder::{BlockNames, EncoderConfig, SplitBiases, activation, epsilon};
-use crate::checkpoint::timm::{BARE_TOKENS, NORM_FIRST, PACKED, SCALED};
+use crate::checkpoint::timm::{BARE_TOKENS, INNER_NORM, NORM_FIRST, PACKED, SCALED};
 use crate::checkpoint::{Config, LoadError};
 use crate::ops::Activation;
 use crate::runtime::partitioning::Partitioning;
@@ -61,6 +61,24 @@ const BEIT_NAMES: BlockNames = BlockNames {
     ..BLOCK_NAMES
 };
 
+/// Names in EVA-02 with fused projections.
+const EVA_NAMES: BlockNames = BlockNames {
+    projections: &["attn.qkv"],
+    split_biases: Some(SplitBiases {
+        names: ["attn.q_bias", "attn.v_bias"],
+        by_head: false,
+    }),
+    output: "attn.proj",
+    scales: None,
+    ..DINO_NAMES
+};
+/// Names in EVA-02 with inner norms.
+const EVA_NORMALISED_NAMES: BlockNames = BlockNames {
+    up: &["mlp.fc1_g", "mlp.fc1_x"],
+    inner_norm: Some("mlp.norm"),
+    ..EVA_NAMES
+};
+
 /// Defaults of an image encoder in a dual encoder class.
 #[derive(Debug, Clone, Copy)]
 pub(in crate::architectures) struct ClipDefaults {
@@ -110,6 +128,8 @@ pub(in crate::architectures) enum Kind {
     Rotary,
     /// `BEiT`.
     Beit,
+    /// EVA-02, with rotary positions of patches besides those of a table.
+    Eva,
 }
 
 /// Relative position biases of a `BEiT` model.
@@ -224,6 +244,14 @@ impl VitConfig {
     pub(in crate::architectures) const BEIT: Self = Self {
         base: "beit",
         kind: Kind::Beit,
+        ..Self::VIT
+    };
+    /// EVA-02 of timm.
+    pub(in crate::architectures) const EVA: Self = Self {
+        base: "eva",
+        head: ImageHead::Mean,
+        kind: Kind::Eva,
+        blocks: "blocks",
         ..Self::VIT
     };
     /// `Data2VecVisionForImageClassification`: `BEiT` with a different training.
@@ -406,6 +434,9 @@ impl VitConfig {
         if self.kind == Kind::Rotary {
             return rotary_blocks(config);
         }
+        if self.kind == Kind::Eva {
+            return eva_blocks(config);
+        }
         if self.kind == Kind::Vit {
             let mut names = if self.clip.is_some() {
                 clip::NAMES
@@ -459,5 +490,20 @@ fn rotary_blocks(config: &Config) -> Result<(EncoderConfig, BlockNames), LoadErr
     } else {
         ROTARY_NAMES
     };
+    Ok((read, names))
+}
+
+/// Reads dimensions and names of the blocks of EVA-02.
+fn eva_blocks(config: &Config) -> Result<(EncoderConfig, BlockNames), LoadError> {
+    let mut read = EncoderConfig::read(config)?;
+    (read.gated, read.key_bias) = (true, false);
+    let mut names = if config.optional(INNER_NORM)?.unwrap_or(false) {
+        EVA_NORMALISED_NAMES
+    } else {
+        EVA_NAMES
+    };
+    if !config.optional(PACKED)?.unwrap_or(false) {
+        (names.projections, names.split_biases) = (&["attn.q_proj", "attn.k_proj", "attn.v_proj"], None);
+    }
     Ok((read, names))
 }

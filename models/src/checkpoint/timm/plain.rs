@@ -1,4 +1,4 @@
-//! Names of timm's `DenseNet` and VGG.
+//! Names of timm's `DenseNet`, `Inception` v3 and VGG.
 
 use serde_json::{Value, json};
 
@@ -7,11 +7,14 @@ use crate::checkpoint::{Config, LoadError};
 
 /// `model_type` and class of `DenseNet`.
 pub(crate) const DENSENET: &str = "timm-densenet";
+/// `model_type` and class of `Inception` v3.
+pub(crate) const INCEPTION: &str = "timm-inception";
 /// `model_type` and class of VGG.
 pub(crate) const VGG: &str = "timm-vgg";
 
 /// Supported names, for errors.
-pub(super) const SUPPORTED: &str = "densenet121, 161, 169 and 201, vgg11, 13, 16 and 19, also with _bn";
+pub(super) const SUPPORTED: &str =
+    "densenet121, 161, 169 and 201, inception_v3, vgg11, 13, 16 and 19, also with _bn";
 
 /// `DenseNet`: layers per block, and growth rate.
 const DENSENETS: [(&str, [usize; 4], usize); 4] = [
@@ -32,6 +35,7 @@ const VGGS: [(&str, [usize; 2]); 4] = [
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) enum Network {
     DenseNet { depths: [usize; 4], growth: usize },
+    Inception,
     Vgg { counts: [usize; 2], normalised: bool },
 }
 
@@ -39,6 +43,9 @@ pub(super) enum Network {
 pub(super) fn of_name(name: &str) -> Option<Network> {
     if let Some((_, depths, growth)) = DENSENETS.into_iter().find(|(known, ..)| *known == name) {
         return Some(Network::DenseNet { depths, growth });
+    }
+    if name == "inception_v3" {
+        return Some(Network::Inception);
     }
     let stripped = name.strip_suffix("_bn");
     let (_, counts) = VGGS
@@ -55,6 +62,7 @@ impl Network {
     pub(super) fn arguments(self) -> &'static [&'static str] {
         match self {
             Self::DenseNet { .. } => &["growth_rate", "block_config"],
+            Self::Inception => &["aux_logits"],
             Self::Vgg { .. } => &[],
         }
     }
@@ -70,6 +78,10 @@ impl Network {
                 "architectures": [DENSENET],
                 "depths": sizes(arguments, "block_config", &depths)?,
                 "growth_rate": arguments.optional_size("growth_rate")?.unwrap_or(growth),
+            }),
+            Self::Inception => json!({
+                "model_type": INCEPTION,
+                "architectures": [INCEPTION],
             }),
             Self::Vgg {
                 counts: [near, far],
@@ -107,6 +119,7 @@ mod tests {
         ]);
         let found = keys("vgg16_bn").unwrap();
         assert_eq!((&found["stages"], &found["batch_norm"]), (&stages, &json!(true)));
+        assert_eq!(keys("inception_v3").unwrap()["model_type"], json!(INCEPTION));
         for other in ["densenetblur121d", "vgg17", "vgg16_bn_bn"] {
             assert_eq!(keys(other), None, "{other}");
         }

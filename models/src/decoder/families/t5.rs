@@ -1,11 +1,13 @@
 //! T5 (Raffel et al. 2020): an encoder for the prompt and a decoder for the answer, relative positions, RMS norms,
 //! unscaled scores. The original uses `ReLU` and a head tied to the embedding; version 1.1 and FLAN use a gated
-//! feed-forward and a separate head. In UMT5 (Chung et al. 2023), every layer has its own relative positions.
+//! feed-forward and a separate head. In UMT5 (Chung et al. 2023), every layer has its own relative positions. The
+//! encoder of `LongT5` (Guo et al. 2022) attends within a window.
 
 use crate::checkpoint::{Checkpoint, Config, LoadError, Weights};
 use crate::decoder::config_values::{eos_token_ids, epsilon, parse_activation, start_token};
 use crate::decoder::weights::{
-    CrossWeights, Decoder, Encoder, LayerWeights, LinearWeights, ModelConfig, NormWeights, TokenInputs,
+    CrossWeights, Decoder, Encoder, LayerWeights, LinearWeights, LocalAttention, ModelConfig, NormWeights,
+    TokenInputs,
 };
 use crate::ops::{Activation, Heads, RelativeBias};
 use crate::precision::Table;
@@ -16,34 +18,60 @@ const DEFAULT_CONTEXT: usize = 512;
 const MAX_DISTANCE: usize = 1 << 16;
 
 pub(super) fn read(checkpoint: &mut Checkpoint) -> Result<Decoder, LoadError> {
-    read_with(checkpoint, false)
+    read_with(checkpoint, Kind::First)
 }
 
 /// Reads UMT5.
 pub(super) fn read_umt5(checkpoint: &mut Checkpoint) -> Result<Decoder, LoadError> {
-    read_with(checkpoint, true)
+    read_with(checkpoint, Kind::ByLayer)
 }
 
-/// Reads a model; `by_layer` states whether every layer has its own relative positions.
-fn read_with(checkpoint: &mut Checkpoint, by_layer: bool) -> Result<Decoder, LoadError> {
+/// Reads `LongT5` with local attention.
+pub(super) fn read_long(checkpoint: &mut Checkpoint) -> Result<Decoder, LoadError> {
+    read_with(checkpoint, Kind::Long)
+}
+
+/// Differences between the models.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    /// The first layer has the relative positions of all layers.
+    First,
+    /// Every layer has its own relative positions.
+    ByLayer,
+    /// Like [`Self::First`]; the encoder attends within a window.
+    Long,
+}
+
+/// Reads a model.
+fn read_with(checkpoint: &mut Checkpoint, kind: Kind) -> Result<Decoder, LoadError> {
+    let by_layer = kind == Kind::ByLayer;
     // By default, answers begin with the padding token, as in T5's training.
     let start_token = start_token(checkpoint, checkpoint.config.optional("pad_token_id")?)?;
     let (config, weights) = (&checkpoint.config, &mut checkpoint.weights);
     let mut model_config = model_config(config)?;
+    if kind == Kind::Long {
+        model_config.local = Some(local_attention(config)?);
+    }
+    let windowed = model_config.local.is_some();
     let width = model_config.width;
     let encoder_layers = config.size("num_layers")?;
     let layers = config.optional("num_decoder_layers")?.unwrap_or(encoder_layers);
     let embedding = weights.take("shared.weight", &[model_config.vocabulary, width])?;
     let mut relative_bias = None;
     if !by_layer {
-        relative_bias = Some(buckets(config, &model_config, weights, "encoder.block.0")?);
-        model_config.relative_bias = Some(buckets(config, &model_config, weights, "decoder.block.0")?);
+        let of_first = |side: &str| format!("{side}.block.0");
+        let encoder = (of_first("encoder"), windowed);
+        relative_bias = Some(buckets(config, &model_config, weights, encoder)?);
+        let decoder = (of_first("decoder"), false);
+        model_config.relative_bias = Some(buckets(config, &model_config, weights, decoder)?);
     }
     let mut layer = |name: &str, crosses: bool| {
-        let relative_bias = by_layer.then(|| buckets(config, &model_config, weights, name));
+        let own = (name.to_owned(), false);
+        let relative_bias = by_layer.then(|| buckets(config, &model_config, weights, own));
+        let local = windowed && !crosses;
         Ok::<_, LoadError>(LayerWeights {
             relative_bias: relative_bias.transpose()?,
-            ..layer(weights, &model_config, name, crosses)?
+            ..layer(weights, &model_config, name, (crosses, local))?
         })
     };
     let read = (0..encoder_layers).map(|index| layer(&format!("encoder.block.{index}"), false));
@@ -132,12 +160,35 @@ pub(crate) fn feed_forward(config: &Config) -> Result<(Activation, bool), LoadEr
     }
 }
 
-/// Expands the bias of the distance buckets of a layer into a table by distance.
+/// Reads the attention window of `LongT5`.
+fn local_attention(config: &Config) -> Result<LocalAttention, LoadError> {
+    let key = "encoder_attention_type";
+    let kind = config.optional::<String>(key)?;
+    if kind.is_some_and(|kind| kind != "local") {
+        return Err(config.invalid_value(key, "only local is supported"));
+    }
+    Ok(LocalAttention {
+        window: Some(config.optional_size("local_radius")?.unwrap_or(127)),
+        rotary: None,
+    })
+}
+
+/// Returns the name of the self-attention within a layer, which differs if it has a window.
+const fn self_attention(local: bool) -> &'static str {
+    if local {
+        "LocalSelfAttention"
+    } else {
+        "SelfAttention"
+    }
+}
+
+/// Expands the bias of the distance buckets of a layer into a table by distance; the layer is given by its name, and
+/// whether its attention has a window.
 fn buckets(
     config: &Config,
     model_config: &ModelConfig,
     weights: &mut Weights,
-    block: &str,
+    (block, local): (String, bool),
 ) -> Result<RelativeBias, LoadError> {
     let (count_key, far_key) = (
         "relative_attention_num_buckets",
@@ -156,7 +207,8 @@ fn buckets(
         return Err(config.invalid_value(far_key, reason));
     }
     let bidirectional = block.starts_with("encoder");
-    let name = format!("{block}.layer.0.SelfAttention.relative_attention_bias.weight");
+    let attention = self_attention(local);
+    let name = format!("{block}.layer.0.{attention}.relative_attention_bias.weight");
     let table = weights.take(&name, &[count, model_config.heads.queries])?;
     let bias = |head: usize, place: usize| {
         let distance = place.abs_diff(max_distance);
@@ -192,11 +244,12 @@ pub(crate) fn bucket(distance: usize, count: usize, max_distance: usize) -> usiz
 }
 
 /// Reads a layer of the encoder or the decoder; cross-attention is between the decoder's attention and feed-forward.
+/// `local` states whether its attention has a window.
 fn layer(
     weights: &mut Weights,
     model_config: &ModelConfig,
     name: &str,
-    crosses: bool,
+    (crosses, local): (bool, bool),
 ) -> Result<LayerWeights, LoadError> {
     let (width, attention_width) = (model_config.width, model_config.heads.query_width());
     let mut attention = |name: String| -> Result<_, LoadError> {
@@ -208,7 +261,7 @@ fn layer(
             take("k", width, attention_width)?.concat_outputs(&take("v", width, attention_width)?);
         Ok((query, key_value, take("o", attention_width, width)?))
     };
-    let (query, key_value, output) = attention(format!("{name}.layer.0.SelfAttention"))?;
+    let (query, key_value, output) = attention(format!("{name}.layer.0.{}", self_attention(local)))?;
     let cross = crosses.then(|| attention(format!("{name}.layer.1.EncDecAttention")));
     let cross = match cross.transpose()? {
         Some((query, key_value, output)) => Some(CrossWeights {
@@ -241,6 +294,7 @@ fn layer(
     };
     let down = dense("wo", model_config.intermediate_size, width)?;
     let layer = LayerWeights {
+        local,
         attention_norm: Some(NormWeights::take_rms(
             weights,
             &format!("{name}.layer.0.layer_norm"),

@@ -3,7 +3,7 @@
 use super::linear_shape::LinearShape;
 use crate::decoder::routing::Routing;
 use crate::decoder::weights::{ExpertWeights, LinearWeights, ModelConfig, NormWeights};
-use crate::ops::{Ops, OpsError, Span};
+use crate::ops::{Activation, Ops, OpsError, Span};
 use crate::precision::WeightType;
 
 /// A layer's experts on the device.
@@ -16,7 +16,33 @@ pub(crate) struct Experts<M: Ops> {
     shared_gate: Option<M::Linear>,
     /// Factor per expert of its output; empty without factors.
     scales: Vec<f32>,
+    /// Bias of a token's sum of experts; empty without one.
+    bias: Vec<f32>,
     beside: Option<ParallelNorms<M>>,
+}
+
+/// Settings that the experts of all layers share.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct ExpertSettings {
+    /// Hidden size.
+    pub(crate) width: usize,
+    /// Routing of tokens.
+    pub(crate) routing: Routing,
+    /// Activation of an expert.
+    pub(crate) activation: Activation,
+    /// Whether an expert is gated.
+    pub(crate) gated: bool,
+}
+
+impl From<&ModelConfig> for ExpertSettings {
+    fn from(config: &ModelConfig) -> Self {
+        Self {
+            width: config.width,
+            routing: config.routing.unwrap_or_default(),
+            activation: config.activation,
+            gated: config.gated,
+        }
+    }
 }
 
 /// Norms of experts that run in parallel with the feed-forward.
@@ -86,6 +112,7 @@ impl ExpertShape {
             projections,
             shared_gate: self.shared_gate.map(linear),
             scales: self.scales.clone(),
+            bias: Vec::new(),
             beside: self.beside.clone().map(|(norms, epsilon)| {
                 let [router, input, output, dense] =
                     norms.map(|NormWeights { gamma, beta }| ops.norm(gamma, beta, epsilon));
@@ -101,6 +128,20 @@ impl ExpertShape {
 }
 
 impl<M: Ops> Experts<M> {
+    /// Creates experts without a shared expert from a router, the two layers of each expert, and a bias of a token's
+    /// sum, which is empty without one.
+    pub(crate) fn new(router: M::Linear, projections: Vec<[M::Linear; 2]>, bias: Vec<f32>) -> Self {
+        Self {
+            router,
+            correction: Vec::new(),
+            projections,
+            shared_gate: None,
+            scales: Vec::new(),
+            bias,
+            beside: None,
+        }
+    }
+
     /// Computes the layer's output for the rows `input`, which are the normalised hidden states `x`. `shared` is the
     /// output of the shared expert, if there is one.
     ///
@@ -109,15 +150,15 @@ impl<M: Ops> Experts<M> {
     pub(crate) fn forward(
         &self,
         ops: &M,
-        model_config: &ModelConfig,
+        settings: &ExpertSettings,
         [x, input]: [&M::Matrix; 2],
         shared: Option<M::Matrix>,
     ) -> Result<M::Matrix, OpsError> {
         let Some(norms) = &self.beside else {
-            return self.chosen(ops, model_config, [input, input], shared);
+            return self.chosen(ops, settings, [input, input], shared);
         };
         let [scored, read] = [&norms.router, &norms.input].map(|norm| ops.normalise(x, norm));
-        let chosen = self.chosen(ops, model_config, [&scored, &read], None)?;
+        let chosen = self.chosen(ops, settings, [&scored, &read], None)?;
         let mut output = ops.normalise(&chosen, &norms.output);
         if let Some(dense) = shared {
             ops.add(&mut output, &ops.normalise(&dense, &norms.dense));
@@ -129,11 +170,11 @@ impl<M: Ops> Experts<M> {
     fn chosen(
         &self,
         ops: &M,
-        model_config: &ModelConfig,
+        settings: &ExpertSettings,
         [rated, input]: [&M::Matrix; 2],
         shared: Option<M::Matrix>,
     ) -> Result<M::Matrix, OpsError> {
-        let (width, routing) = (model_config.width, model_config.routing.unwrap_or_default());
+        let (width, routing) = (settings.width, settings.routing);
         let count = self.projections.len();
         let scores = ops.multiply(rated, &self.router);
         let scores = ops.values(&scores)?;
@@ -142,7 +183,11 @@ impl<M: Ops> Experts<M> {
         for (group, scale) in groups.iter_mut().zip(&self.scales) {
             group.factors.iter_mut().for_each(|factor| *factor *= scale);
         }
-        let mut output = ops.upload(vec![0.0; rows * width], width);
+        let mut output = if self.bias.is_empty() {
+            ops.zeros(rows, width)
+        } else {
+            ops.upload(self.bias.repeat(rows), width)
+        };
         // In the order of the experts, so that a token's sum does not depend on the batch.
         for ([up, down], group) in self.projections.iter().zip(&groups) {
             if group.tokens.is_empty() {
@@ -164,7 +209,7 @@ impl<M: Ops> Experts<M> {
             } else {
                 (tokens, &group.factors)
             };
-            let computed = ops.feed_forward(&tokens, [up, down], model_config.activation, model_config.gated);
+            let computed = ops.feed_forward(&tokens, [up, down], settings.activation, settings.gated);
             ops.add_scaled(&mut output, &computed, &group.tokens, factors);
         }
         if let Some(shared) = shared {

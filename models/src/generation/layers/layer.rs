@@ -194,7 +194,7 @@ impl<M: Ops> Layer<M> {
             });
         let dense = dense.transpose()?;
         let output = match &self.experts {
-            Some(experts) => Some(experts.forward(ops, model_config, [&*x, input], dense)?),
+            Some(experts) => Some(experts.forward(ops, &model_config.into(), [&*x, input], dense)?),
             None => dense,
         };
         if let Some(output) = output {

@@ -27,10 +27,11 @@ fn asking(ids: &[i64]) -> Inputs {
 
 /// Checkpoints of [`DECODERS`] that cannot be split: encoder-decoders, and models whose layers depend on more than the
 /// previous layer's hidden states.
-const NOT_SPLIT: [&str; 13] = [
+const NOT_SPLIT: [&str; 14] = [
     "t5",
     "t5-v1_1",
     "umt5",
+    "long-t5",
     "t5gemma",
     "led",
     "bart",
