@@ -10,9 +10,11 @@ mod bitnet;
 mod bitsandbytes;
 mod blocks;
 mod compressed;
+mod fp4;
 mod fp8;
 mod gptq;
 mod kaskade;
+mod modelopt;
 mod mxfp4;
 mod packed;
 mod scheme;
@@ -63,14 +65,15 @@ pub(super) fn read(config: &Config, task: Option<&str>) -> Result<Option<Box<dyn
         "kaskade" => Box::new(Quantisation::read(config)?),
         "mxfp4" => Box::new(mxfp4::Mxfp4 { kind }),
         "fp8" | "fbgemm_fp8" => Box::new(fp8::Fp8::read(&settings, kind)?),
+        "modelopt" => Box::new(modelopt::ModelOpt::read(&settings, kind)?),
         "compressed-tensors" => Box::new(compressed::Compressed::read(&settings, kind)?),
         "gptq" => Box::new(gptq::Gptq::read(&settings, kind)?),
         "awq" => Box::new(awq::Awq::read(&settings, kind)?),
         "bitnet" => Box::new(bitnet::BitNet::read(&settings, kind)?),
         "bitsandbytes" => Box::new(bitsandbytes::BitsAndBytes { kind }),
         _ => {
-            let reason = "weights quantised by kaskade, mxfp4, fp8, fbgemm_fp8, compressed-tensors, gptq, awq, bitnet \
-                          and bitsandbytes are read; of others save the original weights, and set `dtype` or run `kaskade quantise`";
+            let reason = "weights quantised by kaskade, mxfp4, fp8, fbgemm_fp8, modelopt, compressed-tensors, gptq, awq, \
+                          bitnet and bitsandbytes are read; of others save the original weights, and set `dtype` or run `kaskade quantise`";
             return Err(settings.invalid_value("quant_method", reason));
         }
     }))

@@ -1,9 +1,10 @@
-//! compressed-tensors, as saved by llm-compressor: `F8_E4M3`, 8 bits, or a few bits packed into words.
+//! compressed-tensors, as saved by llm-compressor: `F8_E4M3`, 8 bits, a few bits packed into words, or FP4.
 //!
 //! `{name}` is `F8_E4M3` or I8 `[rows, columns]`; or `{name}_packed` I32 `[rows, columns * bits / 32]` holds codes
 //! plus half of their range, and `{name}_shape` the shape. `{name}_scale` has one scale, one per row, one per block,
 //! or `[rows, groups]`; the offsets `{name}_zero_point` have the same layout, packed along the rows if weights are
-//! packed. `{name}_g_idx` is the group of each column; without it, groups are consecutive columns.
+//! packed. In NVFP4 and MXFP4, `{name}_packed` is U8 `[rows, columns / 2]` with two E2M1 values per byte, and the scales
+//! are `F8_E4M3`, to be divided by `{name}_global_scale`, or U8 exponents. `{name}_g_idx` is the group of each column; without it, groups are consecutive columns.
 
 use safetensors::Dtype;
 use serde::Deserialize;
@@ -11,21 +12,24 @@ use serde::Deserialize;
 use super::blocks::Blocks;
 use super::fp8::is_cache_scale;
 use super::stored::Named;
-use super::{Fault, Part, Scheme, Stored, all_beside, beside, packed};
+use super::{Fault, Part, Scheme, Stored, all_beside, beside, fp4, packed};
 use crate::checkpoint::{Config, LoadError};
 use crate::precision::WeightType;
 
 /// Supported formats; a mixed format states one per group of modules.
-const FORMATS: [&str; 5] = [
+const FORMATS: [&str; 7] = [
     "float-quantized",
     "int-quantized",
     "naive-quantized",
     "pack-quantized",
+    "nvfp4-pack-quantized",
+    "mxfp4-pack-quantized",
     "mixed-precision",
 ];
 /// Roles and name suffixes of the tensors of a weight.
-const ENDS: [(&str, &str); 6] = [
+const ENDS: [(&str, &str); 7] = [
     ("scale", "_scale"),
+    ("global_scale", "_global_scale"),
     ("zero_point", "_zero_point"),
     ("packed", "_packed"),
     ("shape", "_shape"),
@@ -124,14 +128,14 @@ impl Compressed {
                 continue;
             };
             let known = match group.numbers.as_str() {
-                "float" => group.num_bits == 8,
+                "float" => matches!(group.num_bits, 4 | 8),
                 "int" => (1..=8).contains(&group.num_bits),
                 _ => false,
             };
             if !known {
                 return Err(settings.invalid_value(
                     key,
-                    "weights of type int of up to 8 bits and float of 8 bits are read",
+                    "weights of type int of up to 8 bits and float of 4 and 8 bits are read",
                 ));
             }
             weights.push(group);
@@ -172,7 +176,8 @@ impl Compressed {
             let words = packed::words(columns, *bits);
             words.is_some_and(|words| weight.shape() == [rows, words])
         };
-        let bits = self.weights.iter().map(|weights| weights.num_bits).find(fits);
+        let integers = self.weights.iter().filter(|weights| weights.numbers == "int");
+        let bits = integers.map(|weights| weights.num_bits).find(fits);
         let bits = bits.ok_or_else(|| weight.fault("does not have the size that `num_bits` implies"))?;
         let words = weight.words()?;
         let width = packed::words(columns, bits).unwrap_or_default().max(1);
@@ -216,7 +221,10 @@ impl Scheme for Compressed {
             return Err(scale.fault("belongs to a matrix"));
         };
         let matrix = [rows, columns];
-        let (mut codes, bits) = if let Some(weight) = stored.optional("packed") {
+        let packed = stored.optional("packed");
+        let (mut codes, bits) = if let Some(weight) = packed.filter(|weight| weight.dtype() == Dtype::U8) {
+            (fp4::matrix(weight, matrix)?, None)
+        } else if let Some(weight) = packed {
             let stated = stored.required("shape")?.integers()?;
             let stated: Vec<usize> = stated
                 .into_iter()
@@ -237,7 +245,11 @@ impl Scheme for Compressed {
             }
             (weight.numbers()?, None)
         };
-        let (blocks, factors) = (self.blocks(scale, matrix)?, scale.numbers()?);
+        let (blocks, mut factors) = (self.blocks(scale, matrix)?, fp4::scales(scale)?);
+        if let Some(global) = stored.optional("global_scale") {
+            let divisor = fp4::single(global)?;
+            factors.iter_mut().for_each(|factor| *factor /= divisor);
+        }
         let offsets = stored.optional("zero_point");
         let offsets = offsets.map(|offsets| match (offsets.dtype(), bits) {
             (Dtype::I32, Some(bits)) => unpacked_offsets(offsets, scale, bits, rows),

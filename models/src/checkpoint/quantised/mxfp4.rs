@@ -9,14 +9,10 @@ use rayon::prelude::*;
 use safetensors::Dtype;
 
 use super::stored::exponential;
-use super::{Fault, Part, Scheme, Stored};
+use super::{Fault, Part, Scheme, Stored, fp4};
 use crate::checkpoint::transposed;
 use crate::precision::WeightType;
 
-/// Values of E2M1: one sign bit, two exponent bits, one mantissa bit.
-const E2M1: [f32; 16] = [
-    0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, -0.0, -0.5, -1.0, -1.5, -2.0, -3.0, -4.0, -6.0,
-];
 /// Values per block.
 const BLOCK: usize = 32;
 
@@ -57,9 +53,8 @@ impl Scheme for Mxfp4 {
         let parts = values.par_chunks_mut(BLOCK).zip(codes).zip(scales.bytes());
         parts.for_each(|((values, codes), scale)| {
             let scale = exponential(*scale);
-            let codes = codes.iter().flat_map(|pair| [pair & 15, pair >> 4]);
-            for (value, code) in values.iter_mut().zip(codes) {
-                *value = E2M1.get(usize::from(code)).copied().unwrap_or_default() * scale;
+            for (value, code) in values.iter_mut().zip(fp4::values(codes)) {
+                *value = code * scale;
             }
         });
         let each = values.chunks((inputs * outputs).max(1));

@@ -26,10 +26,13 @@ fn scheme(settings: &Value) -> Box<dyn Scheme> {
 }
 
 /// Returns the settings of each scheme.
-fn settings() -> [Value; 8] {
+fn settings() -> [Value; 10] {
     let packed = json!({"group_0": {"weights": {"num_bits": 4, "type": "int", "group_size": 8}, "targets": ["Linear"]}});
+    let floats = json!({"group_0": {"weights": {"num_bits": 4, "type": "float", "group_size": 16}, "targets": ["Linear"]}});
     [
         json!({"quant_method": "mxfp4"}),
+        json!({"quant_method": "modelopt", "quant_algo": "NVFP4"}),
+        json!({"quant_method": "compressed-tensors", "format": "nvfp4-pack-quantized", "config_groups": floats}),
         json!({"quant_method": "fp8", "weight_block_size": [2, 2]}),
         json!({"quant_method": "compressed-tensors", "format": "pack-quantized", "config_groups": packed}),
         json!({"quant_method": "gptq", "bits": 4, "group_size": 8}),
@@ -279,14 +282,19 @@ fn what_is_not_read_is_refused_by_key() {
             "at least 1",
         ),
         (
-            json!({"quant_method": "compressed-tensors", "format": "nvfp4-pack-quantized", "config_groups": {}}),
+            json!({"quant_method": "compressed-tensors", "format": "mxfp6-pack-quantized", "config_groups": {}}),
             "format",
             "pack-quantized",
         ),
         (
-            group(json!({"num_bits": 4, "type": "float"})),
+            group(json!({"num_bits": 6, "type": "float"})),
             "config_groups",
-            "float of 8 bits",
+            "float of 4 and 8 bits",
+        ),
+        (
+            json!({"quant_method": "modelopt", "quant_algo": "W4A8_AWQ"}),
+            "quant_algo",
+            "NVFP4 and FP8",
         ),
         (
             json!({"quant_method": "kaskade", "dtype": "bf16"}),
