@@ -412,7 +412,7 @@ impl<M: Ops> TransferReceiver<M> {
             other => self.weights = other,
         }
         match self.next()? {
-            Transferred::Weights(index, weights) if index == layer => Ok(weights),
+            Transferred::Weights(index, weights) if index == layer => Ok(*weights),
             Transferred::Weights(..) | Transferred::Blocks(_) => Err(EngineError::CopyingEnded),
         }
     }
@@ -421,7 +421,7 @@ impl<M: Ops> TransferReceiver<M> {
         loop {
             match self.next()? {
                 Transferred::Blocks(staged) => return Ok(staged),
-                Transferred::Weights(index, weights) => self.weights = Some((index, weights)),
+                Transferred::Weights(index, weights) => self.weights = Some((index, *weights)),
             }
         }
     }
@@ -430,7 +430,7 @@ impl<M: Ops> TransferReceiver<M> {
     fn finish(&mut self) -> Option<Layer<M>> {
         while let Ok(loaded) = self.next() {
             if let Transferred::Weights(index, weights) = loaded {
-                self.weights = Some((index, weights));
+                self.weights = Some((index, *weights));
             }
         }
         let weights = self

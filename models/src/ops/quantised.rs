@@ -358,7 +358,7 @@ impl Instructions for Portable {
 
     fn q4_0(self, line: &[u32; LINE], index: usize) -> [Self::Pairs; 2] {
         let bytes: [u16; 8] = pulp::cast(words::<4>(line, index));
-        let numbers = |shift: u32| bytes.map(|pair| (pair >> shift & 15) as i16);
+        let numbers = |shift: u32| bytes.map(|pair| (pair >> shift & 15).cast_signed());
         [[numbers(0), numbers(8)], [numbers(4), numbers(12)]]
     }
 

@@ -143,6 +143,11 @@ impl<'a, O: Observer> Engine<'a, O> {
             let arrival = self.events.next_entry();
             let (event, hop) = (self.events.next_event(), self.events.next_hop());
             let next = event.min(hop).min(arrival);
+            // A timer wakes a queue at the deadline of a request, which has been answered long since.
+            let is_answered = arrival == NEVER && hop == NEVER && self.in_flight == 0;
+            if is_answered && self.events.pop_timer() {
+                continue;
+            }
             if next == NEVER {
                 if self.drain() {
                     continue;

@@ -110,6 +110,12 @@ impl EventQueue {
         self.heap.pop().map(|Reverse((at, _, event))| (at, event))
     }
 
+    /// Removes the next event if it is a timer. Returns whether it was.
+    pub(super) fn pop_timer(&mut self) -> bool {
+        let is_timer = matches!(self.heap.peek(), Some(Reverse((_, _, Event::Timer(_)))));
+        is_timer && self.heap.pop().is_some()
+    }
+
     pub(super) fn pop_hop(&mut self) -> Option<Hop> {
         self.hops.pop_front()
     }

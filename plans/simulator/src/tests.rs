@@ -195,6 +195,23 @@ fn two_stages_by_hand() {
     assert_eq!(seen.answered[2].hops, 2);
 }
 
+/// The simulation went on until the deadlines of requests that had been answered, which made devices look idle.
+#[test]
+fn a_budget_that_no_request_exceeds_changes_nothing() {
+    let (plan, profile) = two_stages(Sharing::Concurrent, &["s-0@a", "t-0@b"]);
+    let report = |budget_us| {
+        let config = SimConfig {
+            budget_us,
+            ..SimConfig::default()
+        };
+        simulate(&plan, &profile, &config, [0, 10, 20, 30]).0
+    };
+    let (without, with) = (report(None), report(Some(1_000_000)));
+    assert_eq!((with.answered, with.expired), (4, 0));
+    assert_eq!(with.duration_us, without.duration_us);
+    assert!((with.max_utilisation() - without.max_utilisation()).abs() < 1e-12);
+}
+
 #[test]
 fn devices_taken_in_turns_serve_queues_in_the_order_in_which_they_fell_due() {
     let (plan, profile) = two_stages(Sharing::Exclusive, &["s-0@a", "t-0@a"]);

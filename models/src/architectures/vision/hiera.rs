@@ -3,6 +3,8 @@
 
 use super::Family;
 use super::builder::{Builder, Window};
+use super::pooled_attention::PooledAttention;
+use super::steps::Layer;
 use crate::architectures::encoder::{activation, epsilon};
 use crate::architectures::vit::patches::side_lengths;
 use crate::checkpoint::{Config, LoadError};
@@ -142,10 +144,10 @@ impl Network {
         if pooled {
             builder.normalise(&at("layernorm_before"), self.epsilon)?;
             builder.add(
-                |builder| builder.attend_pooled(&attention, (outputs, heads), side, true),
+                |builder| attend(builder, &attention, (outputs, heads), side, true),
                 |builder| {
                     builder.multiply(&at("proj"), outputs)?;
-                    builder.halve();
+                    builder.max_pool(Window::patches(2));
                     Ok(())
                 },
             )?;
@@ -153,7 +155,7 @@ impl Network {
             builder.add(
                 |builder| {
                     builder.normalise(&at("layernorm_before"), self.epsilon)?;
-                    builder.attend_pooled(&attention, (outputs, heads), side, false)
+                    attend(builder, &attention, (outputs, heads), side, false)
                 },
                 |_| Ok(()),
             )?;
@@ -168,4 +170,21 @@ impl Network {
             |_| Ok(()),
         )
     }
+}
+
+/// Adds attention in windows of this side, or over whole images; see [`PooledAttention::take`].
+fn attend<O: Ops>(
+    builder: &mut Builder<'_, '_, O>,
+    name: &str,
+    (outputs, heads): (usize, usize),
+    side: Option<usize>,
+    pooled: bool,
+) -> Result<(), LoadError> {
+    let shape = builder.shape;
+    let attention = PooledAttention::take(builder.layers(), name, shape, (outputs, heads), side, pooled)?;
+    let [height, width, _] = shape;
+    let factor = if pooled { 2 } else { 1 };
+    builder.shape = [height / factor, width / factor, outputs];
+    builder.push(Layer::AttendPooled(Box::new(attention)));
+    Ok(())
 }

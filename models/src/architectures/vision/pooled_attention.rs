@@ -1,11 +1,10 @@
 //! Attention in windows whose queries are pooled, so that the result is a smaller image (Ryali et al. 2023, "Hiera",
 //! section 3).
 
-use super::builder::{Builder, Window};
-use super::steps::{Layer, span};
 use super::windows::Windows;
+use crate::architectures::layers::Layers;
 use crate::checkpoint::{LoadError, transposed};
-use crate::ops::{AttentionSpans, Convolution, Heads, Ops, ScoreRules};
+use crate::ops::{AttentionSpans, Convolution, Heads, Ops, ScoreRules, Span};
 
 /// Attention of pooled queries to the pixels of their window, or of the image.
 pub(super) struct PooledAttention<O: Ops> {
@@ -21,31 +20,32 @@ pub(super) struct PooledAttention<O: Ops> {
     pixels: [usize; 2],
 }
 
-impl<O: Ops> Builder<'_, '_, O> {
-    /// Adds attention with the fused layer `{name}.qkv` and the output layer `{name}.proj`, in windows of this side, or
-    /// over whole images. If `pooled`, queries are pooled by squares of 2x2 pixels.
+impl<O: Ops> PooledAttention<O> {
+    /// Takes attention over images of this height, width and number of channels, with the fused layer `{name}.qkv` and
+    /// the output layer `{name}.proj`, in windows of this side, or over whole images. If `pooled`, queries are pooled by
+    /// squares of 2x2 pixels.
     ///
     /// # Errors
     /// Same as [`Weights::take`](crate::checkpoint::Weights::take).
-    pub(super) fn attend_pooled(
-        &mut self,
+    pub(super) fn take(
+        layers: &mut Layers<'_, O>,
         name: &str,
+        [height, width, inputs]: [usize; 3],
         (outputs, heads): (usize, usize),
         side: Option<usize>,
         pooled: bool,
-    ) -> Result<(), LoadError> {
-        let ([height, width, inputs], size) = (self.shape, self.size());
+    ) -> Result<Self, LoadError> {
         let factor = if pooled { 2 } else { 1 };
-        let smaller = size.map(|side| side / factor);
+        let smaller = [height, width].map(|side| side / factor);
         let windows = side.map(|side| {
             let own = Windows::new(smaller, side / factor, 0);
-            [own, Windows::new(size, side, 0)]
+            [own, Windows::new([height, width], side, 0)]
         });
         let pixels = match &windows {
             Some(windows) => windows.each_ref().map(Windows::pixels),
-            None => [smaller, size].map(|[height, width]| height * width),
+            None => [smaller, [height, width]].map(|[height, width]| height * width),
         };
-        let pool = pooled.then(|| Convolution {
+        let pool = pooled.then_some(Convolution {
             height,
             width,
             channels: outputs,
@@ -53,7 +53,6 @@ impl<O: Ops> Builder<'_, '_, O> {
             stride: 2,
             border: [0; 4],
         });
-        let layers = self.layers();
         let fused = format!("{name}.qkv");
         let mut queries = layers
             .weights
@@ -61,7 +60,7 @@ impl<O: Ops> Builder<'_, '_, O> {
         let mut bias = layers.weights.take(&format!("{fused}.bias"), &[3 * outputs])?;
         let (pairs, pair_bias) = (queries.split_off(outputs * inputs), bias.split_off(outputs));
         let head_dim = outputs / heads.max(1);
-        let attention = PooledAttention {
+        Ok(Self {
             queries: layers.upload(transposed(&queries, inputs), bias, inputs, outputs),
             keys_and_values: layers.upload(transposed(&pairs, inputs), pair_bias, inputs, 2 * outputs),
             output: layers.linear(&format!("{name}.proj"), outputs, outputs)?,
@@ -74,20 +73,10 @@ impl<O: Ops> Builder<'_, '_, O> {
             pool,
             windows,
             pixels,
-        };
-        let [height, width] = smaller;
-        self.shape = [height, width, outputs];
-        self.push(Layer::AttendPooled(Box::new(attention)));
-        Ok(())
+        })
     }
 
-    /// Adds max pooling by squares of 2x2 pixels.
-    pub(super) fn halve(&mut self) {
-        self.max_pool(Window::patches(2));
-    }
-}
-
-impl<O: Ops> PooledAttention<O> {
+    /// Computes the attention of `images` images.
     pub(super) fn run(&self, ops: &O, x: &O::Matrix, images: usize) -> O::Matrix {
         let mut queries = ops.multiply(x, &self.queries);
         let mut pairs = ops.multiply(x, &self.keys_and_values);
@@ -100,10 +89,14 @@ impl<O: Ops> PooledAttention<O> {
             pairs = all.split(ops, &pairs, images);
             count = images * own.count();
         }
-        let [asked, seen] = self.pixels;
+        let [of_queries, of_keys] = self.pixels;
         let requests = (0..count).map(|window| AttentionSpans {
-            queries: asked,
-            cached: vec![span(&pairs, window * seen, seen)],
+            queries: of_queries,
+            cached: vec![Span {
+                matrix: &pairs,
+                from: window * of_keys,
+                count: of_keys,
+            }],
             new_kv: None,
         });
         let requests: Vec<_> = requests.collect();

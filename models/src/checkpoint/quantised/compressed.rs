@@ -248,7 +248,9 @@ impl Scheme for Compressed {
         let (blocks, mut factors) = (self.blocks(scale, matrix)?, fp4::scales(scale)?);
         if let Some(global) = stored.optional("global_scale") {
             let divisor = fp4::single(global)?;
-            factors.iter_mut().for_each(|factor| *factor /= divisor);
+            for factor in &mut factors {
+                *factor /= divisor;
+            }
         }
         let offsets = stored.optional("zero_point");
         let offsets = offsets.map(|offsets| match (offsets.dtype(), bits) {

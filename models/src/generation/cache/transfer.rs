@@ -32,7 +32,7 @@ pub(crate) enum TransferJob<'a> {
 
 /// A completed transfer.
 pub(crate) enum Transferred<M: Ops> {
-    Weights(usize, Layer<M>),
+    Weights(usize, Box<Layer<M>>),
     Blocks(StagedBlocks<M>),
 }
 
@@ -94,7 +94,7 @@ pub(crate) fn copy<M: Ops>(
                     continue;
                 };
                 traffic.weights += stored.bytes();
-                Transferred::Weights(*layer, weights)
+                Transferred::Weights(*layer, Box::new(weights))
             }
             TransferJob::Blocks { layer, slices } => {
                 let Ok(buffer) = buffers.blocks.recv() else {
