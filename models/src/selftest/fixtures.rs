@@ -53,7 +53,7 @@ macro_rules! fixture {
 }
 
 /// One fixture per encoder architecture with different operations, and one per head of BERT.
-pub const ALL: [Fixture; 82] = [
+pub const ALL: [Fixture; 80] = [
     fixture!(
         "bert-classification",
         Some(file!("bert-classification", "tokenizer.json"))
@@ -123,8 +123,6 @@ pub const ALL: [Fixture; 82] = [
     fixture!("timm-densenet"),
     fixture!("timm-vgg"),
     fixture!("timm-mixer"),
-    fixture!("timm-eva"),
-    fixture!("timm-inception"),
     fixture!("hiera"),
     fixture!("mobilevit"),
     fixture!("mobilevitv2"),

@@ -95,6 +95,14 @@ impl Network {
         let first = config.size("embed_dim")?;
         let power = |stage: usize| (first as f64 * factor.powf(stage as f64)) as usize;
         let widths: Vec<usize> = (0..stages).map(power).collect();
+        let last = widths.last().copied().unwrap_or_default();
+        if config
+            .optional_size("hidden_size")?
+            .is_some_and(|size| size != last)
+        {
+            let reason = format!("it must be the width of the last stage, {last}");
+            return Err(config.invalid_value("hidden_size", reason));
+        }
         let fits = |(width, heads): (&usize, &usize)| *heads > 0 && width.is_multiple_of(*heads);
         if !widths.iter().zip(&heads).all(fits) {
             return Err(config.invalid_value("num_heads", "they must divide the widths of their stages"));
