@@ -77,7 +77,7 @@ pub enum NotReady {
     #[error("failed to load: {}", reasons(.0))]
     Failed(BTreeMap<String, String>),
     /// Plans or gear shifts do not arrive: none ever did, or the process is ready and serves the newest that it knows
-    /// ([`Health::behind`]).
+    /// ([`Health::subscription_problem`]).
     #[error(
         "{what} has failed for more than {STALE_AFTER:?}: {reason}; check the permissions of this process's user and JetStream"
     )]
@@ -341,7 +341,7 @@ impl Health {
     }
 
     /// Checks that all parts of the process serve. A full process is ready ([`Health::full`]), and so are one whose plan store
-    /// went away ([`Health::behind`]) and one that serves a plan while the next one is not in place ([`Health::lacking`]).
+    /// went away ([`Health::subscription_problem`]) and one that serves a plan while the next one is not in place ([`Health::newest_plan_problem`]).
     ///
     /// # Errors
     /// The first reason why they do not.

@@ -46,7 +46,7 @@ pub struct ModelEnergy {
     /// Time that the model threads were busy, seconds.
     pub busy_s: f64,
     /// The model's share of the process's energy, joules, by busy time and including idle energy
-    /// ([`kaskade_policy::energy::attributed`]); `None` without a source.
+    /// ([`kaskade_policy::energy::energy_by_variant`]); `None` without a source.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub joules: Option<f64>,
     /// Requests whose cost in money is known.

@@ -68,7 +68,7 @@ impl Models {
         Self::new(profile, options.batching.max_batch, longest_us)
     }
 
-    /// Checks the profile and the options, and returns the variants as [`of`](Self::of) does.
+    /// Checks the profile and the options, and returns the variants as [`from_profile`](Self::from_profile) does.
     ///
     /// # Errors
     /// A [`GearError`] that names what is unusable.

@@ -1,4 +1,4 @@
-//! Simulates a whole load, step by step: the engine's scheduler, block tables and packing decide, and [`walk`] computes the times.
+//! Simulates a whole load, step by step: the engine's scheduler, block tables and packing decide, and [`simulate_step`] computes the times.
 
 use serde::Serialize;
 use thiserror::Error;
