@@ -380,6 +380,26 @@ fn processes_wait_for_the_planner_to_create_the_plan_store() {
             "{command:?}: {text}"
         );
     }
+    // So is a process whose user has another role: a retryable time-out of JetStream came after ten seconds.
+    let durable = planned_app(folder, "[durable]\n");
+    let worker = seed(folder, "worker");
+    let (code, text) = said(&[
+        "serve",
+        "--app",
+        &durable,
+        "--nats",
+        &url,
+        "--role",
+        "ingress",
+        "--stored-plan",
+        "--nkey",
+        &worker,
+    ]);
+    assert_eq!(code, Some(1), "{text}");
+    assert!(
+        text.contains("KSK0027: ") && text.contains("streams of durable requests") && text.contains("--role"),
+        "{text}"
+    );
 }
 
 #[test]

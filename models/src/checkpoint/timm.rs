@@ -53,7 +53,7 @@ const COMMON: [&str; 5] = [
     "drop_rate",
     "drop_path_rate",
 ];
-/// Maximum width and depth in `model_args`.
+/// Maximum width, depth and extent in names and `model_args`.
 const MAX_SIZE: usize = 1 << 16;
 
 /// `ResNet`: blocks per stage, and whether they are bottlenecks.
@@ -155,7 +155,7 @@ pub(super) fn translate(config: &mut Config) -> Result<(), LoadError> {
     let known: &[&str] = match named {
         Named::ResNet { .. } => &["layers", "channels"],
         Named::ConvNext { .. } => &["depths", "dims"],
-        Named::Vit(_) => &[
+        Named::Vit(_) | Named::Beit(_) | Named::Eva(_) => &[
             "embed_dim",
             "depth",
             "num_heads",
@@ -166,8 +166,6 @@ pub(super) fn translate(config: &mut Config) -> Result<(), LoadError> {
         Named::Blocks(_) | Named::MobileVit(_) | Named::RegNet(_) | Named::RepVgg(_) => &[],
         Named::OtherResNet(_) => resnet::ARGUMENTS,
         Named::Swin(network) => network.arguments(),
-        Named::Beit(_) => beit::ARGUMENTS,
-        Named::Eva(_) => eva::ARGUMENTS,
         Named::Mixer(_) => mixer::ARGUMENTS,
         Named::Plain(network) => network.arguments(),
     };
@@ -315,6 +313,12 @@ fn named(config: &Config) -> Result<Named, LoadError> {
         );
         config.invalid_value(ARCHITECTURE, reason)
     })
+}
+
+/// Parses a size in a name, such as the 14 of `patch14`; `None` if it is not from 1 to [`MAX_SIZE`].
+fn size_in_name(digits: &str) -> Option<usize> {
+    let size = digits.parse().ok();
+    size.filter(|size| (1..=MAX_SIZE).contains(size))
 }
 
 /// Reads four sizes from `model_args`, each at least 1.

@@ -3,21 +3,11 @@
 use serde_json::{Value, json};
 
 use super::vit::{feed_forward_size, size_of};
-use super::{MAX_SIZE, PACKED, parts};
+use super::{PACKED, parts, size_in_name};
 use crate::checkpoint::{Config, LoadError};
 
 /// Supported names, for errors.
 pub(super) const SUPPORTED: &str = "beit_SIZE_patchN_SIDE, beitv2_SIZE_patchN_SIDE";
-
-/// Arguments that override dimensions.
-pub(super) const ARGUMENTS: &[&str] = &[
-    "embed_dim",
-    "depth",
-    "num_heads",
-    "mlp_ratio",
-    "img_size",
-    "patch_size",
-];
 
 /// A network, parsed from its name.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -34,14 +24,10 @@ pub(super) fn of_name(name: &str) -> Option<Network> {
         .or_else(|| name.strip_prefix("beitv2_"))?;
     let (size, rest) = rest.split_once("_patch")?;
     let (patch, image) = rest.split_once('_')?;
-    let number = |digits: &str| {
-        let number = digits.parse::<usize>().ok();
-        number.filter(|number| (1..=MAX_SIZE).contains(number))
-    };
-    number(image)?;
+    size_in_name(image)?;
     Some(Network {
         sizes: size_of(size).filter(|_| ["base", "large"].contains(&size))?,
-        patch: number(patch)?,
+        patch: size_in_name(patch)?,
     })
 }
 

@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use super::vit::size_of;
-use super::{MAX_SIZE, PACKED, parts};
+use super::{PACKED, parts, size_in_name};
 use crate::checkpoint::{Config, LoadError};
 
 /// `model_type` and class of these networks.
@@ -15,16 +15,6 @@ pub(crate) const REFERENCE_GRID: &str = "reference_grid";
 
 /// Supported names, for errors.
 pub(super) const SUPPORTED: &str = "eva02_SIZE_patchN_SIDE";
-
-/// Arguments that override dimensions.
-pub(super) const ARGUMENTS: &[&str] = &[
-    "embed_dim",
-    "depth",
-    "num_heads",
-    "mlp_ratio",
-    "img_size",
-    "patch_size",
-];
 
 /// A network, parsed from its name.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -40,11 +30,7 @@ pub(super) struct Network {
 pub(super) fn of_name(name: &str) -> Option<Network> {
     let (size, rest) = name.strip_prefix("eva02_")?.split_once("_patch")?;
     let (patch, image) = rest.split_once('_')?;
-    let number = |digits: &str| {
-        let number = digits.parse::<usize>().ok();
-        number.filter(|number| (1..=MAX_SIZE).contains(number))
-    };
-    number(image)?;
+    size_in_name(image)?;
     let large = match size {
         "tiny" | "small" => false,
         "base" | "large" => true,
@@ -52,7 +38,7 @@ pub(super) fn of_name(name: &str) -> Option<Network> {
     };
     Some(Network {
         sizes: size_of(size)?,
-        patch: number(patch)?,
+        patch: size_in_name(patch)?,
         large,
     })
 }

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::{MAX_SIZE, PACKED, parts, sizes};
+use super::{PACKED, parts, size_in_name, sizes};
 use crate::checkpoint::{Config, LoadError};
 
 /// Supported names, for errors.
@@ -36,22 +36,18 @@ pub(super) fn of_name(name: &str) -> Option<Network> {
     };
     let (_, sizes) = SIZES.into_iter().find(|(known, _)| *known == size)?;
     let (window, pixels) = rest.split_once('_')?;
-    let number = |digits: &str| {
-        let number = digits.parse::<usize>().ok();
-        number.filter(|number| (1..=MAX_SIZE).contains(number))
-    };
     let (trained, window, pixels) = match (window.split_once("to"), pixels.split_once("to")) {
         (None, None) => (0, window, pixels),
         (Some((trained, window)), Some((before, pixels))) if second.is_some() => {
-            number(before)?;
-            (number(trained)?, window, pixels)
+            size_in_name(before)?;
+            (size_in_name(trained)?, window, pixels)
         }
         _ => return None,
     };
-    number(pixels)?;
+    size_in_name(pixels)?;
     Some(Network {
         sizes,
-        window: number(window)?,
+        window: size_in_name(window)?,
         second: second.is_some(),
         trained,
     })

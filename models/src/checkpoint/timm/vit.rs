@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::{BARE_TOKENS, MAX_SIZE, NORM_FIRST, PACKED, SCALED, parts};
+use super::{BARE_TOKENS, NORM_FIRST, PACKED, SCALED, parts, size_in_name};
 use crate::checkpoint::{Config, LoadError};
 
 /// Supported names, for errors.
@@ -98,16 +98,10 @@ pub(super) fn of_name(name: &str) -> Option<Network> {
         _ => return None,
     };
     let sizes = size_of(size)?;
-    let number = |digits: &str| {
-        digits
-            .parse()
-            .ok()
-            .filter(|number| (1..=MAX_SIZE).contains(number))
-    };
     Some(Network {
         sizes,
-        patch: number(patch)?,
-        image: number(image)?,
+        patch: size_in_name(patch)?,
+        image: size_in_name(image)?,
         kind,
     })
 }
