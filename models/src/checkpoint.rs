@@ -1,6 +1,6 @@
 //! Checkpoints: Hugging Face directories and GGUF files.
 //!
-//! A Hugging Face directory has `config.json`, `model.safetensors` or its shards, and optionally `tokenizer.json`, or
+//! A Hugging Face directory has `config.json`, `model.safetensors` or `pytorch_model.bin` or its shards, and optionally `tokenizer.json`, or
 //! the vocabulary or `SentencePiece` model of a supported tokenizer class.
 
 pub(crate) mod chat_template;
@@ -12,6 +12,7 @@ mod fingerprint;
 pub(crate) mod generation_config;
 mod gguf;
 mod preprocessor;
+mod pytorch;
 pub(crate) mod quantised;
 pub(crate) mod sentence;
 mod sentencepiece;
@@ -33,9 +34,10 @@ use bytes::Bytes;
 pub use chat_template::{ChatTemplate, TemplateError};
 pub use config::Config;
 pub use error::LoadError;
+pub(crate) use files::is_of_pytorch;
 use files::{
-    MAX_CONFIG, MAX_INDEX, MAX_TOKENIZER, open, open_shard, open_weights, optional_config, read_capped,
-    read_config,
+    MAX_CONFIG, MAX_INDEX, MAX_TOKENIZER, WEIGHTS, open, open_shard, open_weights, optional_config,
+    read_capped, read_config,
 };
 pub use fingerprint::fingerprint_of_bytes;
 pub use generation_config::{EarlyStopping, GenerationConfig};
@@ -52,7 +54,7 @@ pub struct Checkpoint {
     pub name: String,
     /// Parsed `config.json`.
     pub config: Config,
-    /// Tensors of `model.safetensors`, its shards, or the GGUF file.
+    /// Tensors of `model.safetensors` or `pytorch_model.bin`, of its shards, or of the GGUF file.
     pub weights: Weights,
     /// `tokenizer.json`, if there is one.
     pub tokenizer: Option<TokenizerFile>,
@@ -261,7 +263,7 @@ impl Checkpoint {
         }
         let task = preparation.prompt_name.as_deref();
         timm::translate(&mut config)?;
-        let mut weights = whole_or_sharded(dir, &dir.join("model.safetensors"))?;
+        let mut weights = whole_or_sharded(dir)?;
         weights.strip_wrappers();
         weights.quantised_as(quantised::read(&config, task)?);
         if let Some(renamed) = timm::renamed(&config) {
@@ -358,12 +360,16 @@ pub fn why_no_checkpoint(path: &Path) -> String {
     files::why_no_checkpoint(path)
 }
 
-/// Opens `model.safetensors`, or the shards of `model.safetensors.index.json` if there is no such file.
-fn whole_or_sharded(dir: &Path, whole: &Path) -> Result<Weights, LoadError> {
+/// Opens the weights of a directory: the first that exists of `model.safetensors`, the shards of its index,
+/// `pytorch_model.bin`, and the shards of its index.
+fn whole_or_sharded(dir: &Path) -> Result<Weights, LoadError> {
     let display = |path: &Path| path.display().to_string();
-    let index = dir.join("model.safetensors.index.json");
+    let index_of = |file: &str| dir.join(format!("{file}.index.json"));
+    let exists = |file: &&str| dir.join(file).exists() || index_of(file).exists();
+    let file = WEIGHTS.into_iter().find(exists).unwrap_or(WEIGHTS[0]);
+    let (whole, index) = (dir.join(file), index_of(file));
     if whole.exists() || !index.exists() {
-        return Weights::from_file(display(whole), open_weights(dir, whole)?);
+        return Weights::from_file(display(&whole), open_weights(dir, &whole)?);
     }
     let names: BTreeMap<String, String> =
         Config::parse(display(&index), &read_capped(&index, MAX_INDEX)?)?.required("weight_map")?;

@@ -12,7 +12,7 @@ use crate::checkpoint::quantised::Quantisation;
 use crate::checkpoint::quantised::{KEY, stated_key};
 use crate::checkpoint::sentence::SentenceModules;
 use crate::checkpoint::weights::RawTensor;
-use crate::checkpoint::{Checkpoint, LoadError, transposed};
+use crate::checkpoint::{Checkpoint, LoadError, is_of_pytorch, transposed};
 use crate::precision::{WeightType, encode};
 
 /// Suffixes of the names of matrices stored as `[inputs, outputs]`, by `model_type`; all others are `[outputs,
@@ -287,7 +287,8 @@ fn copy_others(from: &Path, to: &Path, inside: &Path, model: &Path) -> Result<()
         let replaced = inside == model
             && (name == "config.json"
                 || name.ends_with(".safetensors")
-                || name.ends_with(".safetensors.index.json"));
+                || name.ends_with(".safetensors.index.json")
+                || is_of_pytorch(&name));
         if !replaced {
             let target = to.join(&inside_file);
             std::fs::copy(&path, &target).map_err(failed(&target))?;

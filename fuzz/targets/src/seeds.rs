@@ -205,6 +205,9 @@ fn files() -> io::Result<()> {
         read("examples/traffic/weights/digit-tiny/model.safetensors")?,
     )?;
     put("weights", "types.safetensors", types())?;
+    for file in ["archive.bin", "sequence.bin"] {
+        put("weights", file, read(&format!("models/fixtures/pytorch/{file}"))?)?;
+    }
     for fixture in ["llama-q4", "qwen2"] {
         let file = read(&format!("models/fixtures/gguf/{fixture}/model.gguf"))?;
         put("gguf", &format!("{fixture}.gguf"), file)?;

@@ -18,6 +18,14 @@ pub(super) const MAX_INDEX: u64 = 64 << 20;
 /// Maximum size of a tokenizer, bytes; the largest vocabularies take some tens of megabytes.
 pub(super) const MAX_TOKENIZER: u64 = 256 << 20;
 
+/// Files of weights without shards, in the order in which they are looked for.
+pub(super) const WEIGHTS: [&str; 2] = ["model.safetensors", "pytorch_model.bin"];
+
+/// Returns whether a file name is one of PyTorch's weights, whole or a shard.
+pub(crate) fn is_of_pytorch(name: &str) -> bool {
+    name.starts_with("pytorch_model") && (name.ends_with(".bin") || name.ends_with(".bin.index.json"))
+}
+
 /// First bytes of a pointer file, which Git LFS checks out instead of a large file.
 pub(super) const LFS_POINTER: &[u8] = b"version https://git-lfs";
 
@@ -181,26 +189,10 @@ pub(super) fn open_shard(path: &Path) -> Result<File, LoadError> {
     })
 }
 
-/// Returns whether the `config.json` of a directory is that of timm.
-fn is_of_timm(dir: &Path) -> bool {
-    Config::open(dir).is_ok_and(|config| config.keys().contains_key("pretrained_cfg"))
-}
-
 /// Returns a hint if a directory without `model.safetensors` has weights in another format.
 fn weights_hint(dir: &Path) -> &'static str {
     let has = |name: &str| dir.join(name).exists();
-    let is_module = has("modules.json") || dir.parent().is_some_and(|dir| dir.join("modules.json").exists());
-    let is_pickle = has("pytorch_model.bin") || has("pytorch_model.bin.index.json");
-    if is_pickle && is_module {
-        "; this one is in PyTorch's pickle format, which can run code: convert the directory with `modules.json` by \
-         sentence-transformers, as `SentenceTransformer(DIR).save_pretrained(DIR)`"
-    } else if is_pickle && is_of_timm(dir) {
-        "; this one is in PyTorch's pickle format, which can run code: convert it with timm, by `timm.create_model` with its weights and \
-         `timm.models.save_for_hf(model, FOLDER, safe_serialization=True)`"
-    } else if is_pickle {
-        "; this one is in PyTorch's pickle format, which can run code: convert it with transformers, by `from_pretrained(FOLDER)` of \
-         its class and `save_pretrained(FOLDER)`"
-    } else if has("tf_model.h5") || has("flax_model.msgpack") {
+    if has("tf_model.h5") || has("flax_model.msgpack") {
         "; this one is saved by TensorFlow or Flax: convert it with transformers 4, by `from_pretrained(FOLDER, from_tf=True)` or \
          `from_flax=True` and `save_pretrained(FOLDER)`"
     } else if has("onnx/model.onnx") {

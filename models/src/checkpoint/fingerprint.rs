@@ -4,10 +4,13 @@ use std::fmt::Write as _;
 use std::fs::File;
 use std::io::{Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use sha2::{Digest, Sha256};
 
-use super::{Config, LoadError};
+use super::files::is_of_pytorch;
+use super::weights::Source;
+use super::{Config, LoadError, pytorch};
 use crate::architectures::onnx::{folder_of_onnx, modules_of_onnx};
 
 /// Maximum size of a file that is hashed completely, bytes.
@@ -61,11 +64,11 @@ pub(super) fn of_directory(path: &Path) -> Result<Vec<(String, PathBuf)>, LoadEr
         Config::open(path)?;
     }
     let mut found = Vec::new();
-    add_files(path, "", &is_read, &mut found)?;
+    add_read(path, "", &mut found)?;
     for folder in folders(path) {
         let inside = path.join(&folder);
         if inside.is_dir() {
-            add_files(&inside, &format!("{folder}/"), &is_read, &mut found)?;
+            add_read(&inside, &format!("{folder}/"), &mut found)?;
         }
     }
     Ok(found)
@@ -142,8 +145,13 @@ pub(super) fn name_of(path: &Path) -> String {
         .map_or_else(String::new, |name| name.to_string_lossy().into_owned())
 }
 
-fn is_read(name: &str) -> bool {
-    is_text(name) || name.ends_with(".safetensors")
+/// Adds the files of a folder that loading reads: PyTorch's weights only without safetensors.
+fn add_read(folder: &Path, prefix: &str, found: &mut Vec<(String, PathBuf)>) -> Result<(), LoadError> {
+    let is_safetensors = |name: &str| name.ends_with(".safetensors");
+    let has_safetensors = entries(folder)?.iter().any(|path| is_safetensors(&name_of(path)));
+    let is_read =
+        |name: &str| is_text(name) || is_safetensors(name) || (!has_safetensors && is_of_pytorch(name));
+    add_files(folder, prefix, &is_read, found)
 }
 
 /// Returns whether a file is a configuration, a vocabulary or a template, and not a record of a training run.
@@ -189,9 +197,31 @@ fn places(length: u64) -> Vec<u64> {
         .collect()
 }
 
-/// Returns the header of a safetensors file, and the offsets of the beginning and the end of each tensor. `None` for
-/// another format.
+/// Returns the header of a file of safetensors or PyTorch, and the offsets of the beginning and the end of each tensor.
+/// `None` for another format.
 fn tensors(file: &mut File, length: u64) -> std::io::Result<Option<(Vec<u8>, Vec<u64>)>> {
+    let of_pytorch = pytorch::ranges(&Source::File(Arc::new(file.try_clone()?)), length);
+    let (header, ranges) = match of_pytorch {
+        Some(found) => found,
+        None => match of_safetensors(file, length)? {
+            Some(found) => found,
+            None => return Ok(None),
+        },
+    };
+    let ends = ranges
+        .into_iter()
+        .flat_map(|(start, end)| [start, end.saturating_sub(SAMPLE).max(start)]);
+    let mut ends: Vec<u64> = ends.collect();
+    ends.sort_unstable();
+    ends.dedup();
+    Ok(Some((header, ends)))
+}
+
+/// Header of a file, and the byte range of each tensor.
+type Ranges = (Vec<u8>, Vec<(u64, u64)>);
+
+fn of_safetensors(file: &mut File, length: u64) -> std::io::Result<Option<Ranges>> {
+    file.seek(SeekFrom::Start(0))?;
     let mut size = [0; 8];
     file.read_exact(&mut size)?;
     let size = u64::from_le_bytes(size);
@@ -204,14 +234,13 @@ fn tensors(file: &mut File, length: u64) -> std::io::Result<Option<(Vec<u8>, Vec
         return Ok(None);
     };
     let tensors = named.values().filter_map(|tensor| {
-        let offsets = tensor.get("data_offsets")?;
-        Some((offsets.get(0)?.as_u64()?, offsets.get(1)?.as_u64()?))
+        let offset = |index: usize| {
+            let offset = tensor.get("data_offsets")?.get(index)?.as_u64()?;
+            Some(offset.saturating_add(8 + size))
+        };
+        Some((offset(0)?, offset(1)?))
     });
-    let ends = tensors.flat_map(|(start, end)| [start, end.saturating_sub(SAMPLE).max(start)]);
-    let mut ends: Vec<u64> = ends.map(|at| at.saturating_add(8 + size)).collect();
-    ends.sort_unstable();
-    ends.dedup();
-    Ok(Some((header, ends)))
+    Ok(Some((header, tensors.collect())))
 }
 
 #[cfg(test)]

@@ -26,6 +26,7 @@ mod vocabulary;
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use bytes::Bytes;
 
@@ -133,8 +134,8 @@ impl Model {
         let mut shards = Vec::new();
         let mut shard_of_tensor = BTreeMap::new();
         let mut whole: Option<Header> = None;
-        for (index, (file, mut source, length)) in sources.into_iter().enumerate() {
-            let mut header = Header::read(&file, &mut source, length)?;
+        for (index, (file, source, length)) in sources.into_iter().enumerate() {
+            let mut header = Header::read(&file, &source, length)?;
             check_part(&header.metadata, index, count)?;
             shards.push(Shard {
                 file: file.clone(),
@@ -173,7 +174,11 @@ impl Model {
                 path: path.clone(),
                 source,
             })?;
-            Ok((path.display().to_string(), Source::File(file), length.len()))
+            Ok((
+                path.display().to_string(),
+                Source::File(Arc::new(file)),
+                length.len(),
+            ))
         });
         Self::read(sources.collect::<Result<_, LoadError>>()?)
     }

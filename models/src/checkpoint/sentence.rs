@@ -9,7 +9,7 @@ use serde::Deserialize;
 
 pub(crate) use self::settings::Preparation;
 pub(crate) use self::texts::SentenceTexts;
-use super::files::{MAX_CONFIG, open_weights, optional_config, read_capped};
+use super::files::{MAX_CONFIG, WEIGHTS, open_weights, optional_config, read_capped};
 use super::{Config, LoadError, Weights};
 use crate::ops::Activation;
 use crate::tasks::embedding::{Pooling, Similarity};
@@ -307,7 +307,8 @@ fn dense(folder: &Path) -> Result<(SentenceDense, bool), LoadError> {
     let output = check_names(&config, &[VECTOR, "scores"])?;
     let key = "activation_function";
     let name = config.optional::<String>(key)?.unwrap_or_else(|| "Tanh".into());
-    let file = folder.join("model.safetensors");
+    let exists = |file: &&str| folder.join(file).exists();
+    let file = folder.join(WEIGHTS.into_iter().find(exists).unwrap_or(WEIGHTS[0]));
     let layer = SentenceDense {
         outputs: config.size("out_features")?,
         bias: config.optional("bias")?.unwrap_or(true),

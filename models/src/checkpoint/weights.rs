@@ -10,10 +10,12 @@
 mod elements;
 mod part;
 mod source;
+mod strided;
 mod taking;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
+use std::sync::Arc;
 
 use bytes::Bytes;
 use safetensors::tensor::{Metadata, TensorInfo};
@@ -22,7 +24,9 @@ pub(crate) use self::elements::transposed;
 use self::elements::{kind_of, stored_type};
 use self::part::Part;
 pub(super) use self::source::{Shard, Source};
+pub(super) use self::strided::Strided;
 use super::LoadError;
+use super::pytorch;
 use super::quantised::Scheme;
 use crate::precision::WeightType;
 
@@ -47,6 +51,8 @@ pub struct Weights {
     shards: Vec<Shard>,
     /// Tensors not taken yet, with the index of their shard.
     remaining: BTreeMap<String, (usize, TensorInfo)>,
+    /// Places of the tensors that were taken, as shard and byte range.
+    taken_places: BTreeSet<(usize, (usize, usize))>,
     taken: WeightTotals,
     /// Requested type of linear layers and embeddings; `None`: as stored.
     requested: Option<WeightType>,
@@ -83,7 +89,7 @@ pub(crate) struct RawTensor {
 }
 
 impl Weights {
-    /// Reads the header of an open file; `file` is its name in errors.
+    /// Reads the header of an open file of safetensors or PyTorch; `file` is its name in errors.
     ///
     /// # Errors
     /// [`LoadError::BadWeights`] if the header is malformed, or does not describe exactly the bytes that follow it.
@@ -93,10 +99,10 @@ impl Weights {
             .metadata()
             .map_err(|error| bad_weights(&file, error.to_string()))?
             .len();
-        Self::open(file, Source::File(handle), length)
+        Self::open(file, Source::File(Arc::new(handle)), length)
     }
 
-    /// Reads the header of a file in memory; `file` is its name in errors.
+    /// Reads the header of a file of safetensors or PyTorch in memory; `file` is its name in errors.
     ///
     /// # Errors
     /// [`LoadError::BadWeights`] if the header is malformed, or does not describe exactly the bytes that follow it.
@@ -105,9 +111,13 @@ impl Weights {
         Self::open(file.into(), Source::Memory(bytes), length)
     }
 
-    fn open(file: String, mut source: Source, length: u64) -> Result<Self, LoadError> {
+    /// Reads the header of a file of safetensors or PyTorch.
+    fn open(file: String, source: Source, length: u64) -> Result<Self, LoadError> {
         source.check_pointer(&file, length)?;
-        let mut read = |offset, bytes| {
+        if pytorch::is_pytorch(&source, length) {
+            return pytorch::open(file, &source, length);
+        }
+        let read = |offset, bytes| {
             source
                 .read(offset, bytes)
                 .map_err(|reason| bad_weights(&file, format!("its header cannot be read: {reason}")))
@@ -151,6 +161,7 @@ impl Weights {
                 data_start,
             }],
             remaining,
+            taken_places: BTreeSet::new(),
             taken: WeightTotals::default(),
         })
     }
@@ -169,6 +180,7 @@ impl Weights {
             file: index.into(),
             shards: Vec::new(),
             remaining: BTreeMap::new(),
+            taken_places: BTreeSet::new(),
             taken: WeightTotals::default(),
             requested: None,
             stored: WeightType::F32,
@@ -214,6 +226,7 @@ impl Weights {
         Self {
             file,
             shards,
+            taken_places: BTreeSet::new(),
             taken: WeightTotals::default(),
             requested: None,
             stored: stored_type(remaining.values().map(|(_, info)| info)),
@@ -351,13 +364,16 @@ impl Weights {
     }
 
     /// Returns the totals if all tensors are taken. `IGNORED_BUFFERS` may remain, and so may tensors with a name
-    /// prefix in `unused`, which the architecture saves but never uses.
+    /// prefix in `unused`, which the architecture saves but never uses, and tensors that share the data of one that was
+    /// taken, which PyTorch's format has under every name.
     ///
     /// # Errors
     /// [`LoadError::UnusedTensors`] with the names of the remaining tensors.
     pub fn finish(mut self, unused: &[&str]) -> Result<WeightTotals, LoadError> {
-        let names = self.remaining.keys();
-        let names = names
+        let tensors = self.remaining.iter();
+        let names = tensors
+            .filter(|(_, (shard, info))| !self.taken_places.contains(&(*shard, info.data_offsets)))
+            .map(|(name, _)| name)
             .filter(|name| !IGNORED_BUFFERS.iter().any(|end| name.ends_with(end)))
             .filter(|name| !unused.iter().any(|prefix| name.starts_with(prefix)));
         let mut names: Vec<String> = names.cloned().collect();

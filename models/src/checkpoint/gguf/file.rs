@@ -50,7 +50,7 @@ impl Header {
     ///
     /// # Errors
     /// [`LoadError::BadGguf`], or [`LoadError::GitLfsPointer`].
-    pub(super) fn read(file: &str, source: &mut Source, length: u64) -> Result<Self, LoadError> {
+    pub(super) fn read(file: &str, source: &Source, length: u64) -> Result<Self, LoadError> {
         source.check_pointer(file, length)?;
         let mut reader = Reader::new(source, length);
         let read = parse(&mut reader, length);

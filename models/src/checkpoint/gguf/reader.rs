@@ -10,7 +10,7 @@ const MAX_TEXT: u64 = 4 << 20;
 /// A position in the header of a file.
 #[derive(Debug)]
 pub(super) struct Reader<'a> {
-    source: &'a mut Source,
+    source: &'a Source,
     /// Length of the file, bytes.
     length: u64,
     /// Offset of the first byte after `buffer`.
@@ -22,7 +22,7 @@ pub(super) struct Reader<'a> {
 
 impl<'a> Reader<'a> {
     /// Starts at the beginning of a file of `length` bytes.
-    pub(super) fn new(source: &'a mut Source, length: u64) -> Self {
+    pub(super) fn new(source: &'a Source, length: u64) -> Self {
         Self {
             source,
             length,

@@ -18,8 +18,8 @@ fn fixture(name: &str) -> Bytes {
 }
 
 fn header(bytes: &Bytes) -> Result<Header, LoadError> {
-    let mut source = Source::Memory(bytes.clone());
-    Header::read("file.gguf", &mut source, bytes.len() as u64)
+    let source = Source::Memory(bytes.clone());
+    Header::read("file.gguf", &source, bytes.len() as u64)
 }
 
 fn reason(bytes: Vec<u8>) -> String {

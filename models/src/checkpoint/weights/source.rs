@@ -2,10 +2,12 @@
 
 use std::fs::File;
 use std::io::{Read, Seek, SeekFrom};
+use std::sync::Arc;
 
 use bytes::Bytes;
 use pulp::bytemuck::cast_slice_mut;
 
+use super::strided::Strided;
 use crate::checkpoint::LoadError;
 use crate::checkpoint::files::{LFS_POINTER, check_pointer};
 use crate::precision::{WeightType, decode};
@@ -20,17 +22,20 @@ pub(in crate::checkpoint) struct Shard {
 }
 
 /// Location of a file's bytes.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(in crate::checkpoint) enum Source {
-    File(File),
+    File(Arc<File>),
     Memory(Bytes),
+    /// A tensor of a file whose elements are not in row-major order.
+    Strided(Strided),
 }
 
 impl Source {
     /// Reads little-endian f32 values; from a file, without a copy of the bytes.
-    pub(in crate::checkpoint) fn read_f32(&mut self, offset: u64, count: usize) -> Result<Vec<f32>, String> {
+    pub(in crate::checkpoint) fn read_f32(&self, offset: u64, count: usize) -> Result<Vec<f32>, String> {
         if let Self::File(file) = self {
             let mut values = vec![0.0_f32; count];
+            let mut file = file.as_ref();
             file.seek(SeekFrom::Start(offset))
                 .and_then(|_| file.read_exact(cast_slice_mut(&mut values)))
                 .map_err(|error| error.to_string())?;
@@ -48,14 +53,14 @@ impl Source {
     }
 
     /// Rejects a Git LFS pointer.
-    pub(in crate::checkpoint) fn check_pointer(&mut self, file: &str, length: u64) -> Result<(), LoadError> {
+    pub(in crate::checkpoint) fn check_pointer(&self, file: &str, length: u64) -> Result<(), LoadError> {
         // If reading fails, the parser of the format reports the error.
         let first = self.read(0, length.min(LFS_POINTER.len() as u64));
         first.map_or(Ok(()), |bytes| check_pointer(file, &bytes))
     }
 
     /// Reads `bytes` bytes at an offset.
-    pub(in crate::checkpoint) fn read(&mut self, offset: u64, bytes: u64) -> Result<Vec<u8>, String> {
+    pub(in crate::checkpoint) fn read(&self, offset: u64, bytes: u64) -> Result<Vec<u8>, String> {
         match self {
             Self::Memory(memory) => usize::try_from(offset)
                 .ok()
@@ -63,7 +68,9 @@ impl Source {
                 .and_then(|(offset, bytes)| memory.get(offset..offset.checked_add(bytes)?))
                 .map(<[u8]>::to_vec)
                 .ok_or_else(|| format!("it ends before byte {}", offset.saturating_add(bytes))),
+            Self::Strided(tensor) => tensor.read(offset, bytes),
             Self::File(file) => {
+                let mut file = file.as_ref();
                 file.seek(SeekFrom::Start(offset))
                     .map_err(|error| error.to_string())?;
                 let mut buffer = Vec::new();

@@ -251,14 +251,13 @@ impl Weights {
 
     /// Removes the tensors of a weight of `elements` elements and counts it.
     fn remove(&mut self, place: &Place, elements: usize) {
-        match place {
-            Place::Plain(name) => {
-                self.remaining.remove(name);
-            }
-            Place::Quantised(_, parts) => {
-                for (_, part) in parts {
-                    self.remaining.remove(part);
-                }
+        let names: Vec<&String> = match place {
+            Place::Plain(name) => vec![name],
+            Place::Quantised(_, parts) => parts.iter().map(|(_, part)| part).collect(),
+        };
+        for name in names {
+            if let Some((shard, info)) = self.remaining.remove(name) {
+                self.taken_places.insert((shard, info.data_offsets));
             }
         }
         self.taken.parameters += elements as u64;
