@@ -111,7 +111,7 @@ impl Ingress {
             if self.ledger.get(id).is_some_and(InFlight::is_begun_once) {
                 let message = "the replica was lost after a part of its answer, which no other attempt repeats; send the request again";
                 let fault = Fault::new(Code::ReplicasLost, message);
-                self.end_attempt(id, attempt, &fault, false, now);
+                self.fail_finally(id, attempt, &fault, now);
                 continue;
             }
             self.metrics.retried();
@@ -195,6 +195,7 @@ impl Ingress {
             tally: Tally::default(),
             fan_in: FanIn::default(),
             progress: read.stream.progress().filter(|_| one_answer),
+            parts_lost: false,
             once: None,
         };
         match self.ledger.admit(now, read.budget_us, entry) {
@@ -311,7 +312,7 @@ impl Handler<Finished> for Ingress {
                 } else if !done.branch.is_root() && !may_retry(&fault) {
                     self.gather(done, now);
                 } else if self.is_stream_interrupted(&done, &fault) {
-                    self.end_attempt(done.id, done.attempt, &fault, false, now);
+                    self.fail_finally(done.id, done.attempt, &fault, now);
                 } else if !self.fail_member(&done, &fault, now) {
                     self.fail(done.id, done.attempt, &fault, now);
                 }
@@ -406,6 +407,9 @@ impl Handler<Reconnected> for Ingress {
         // Requests handed to replicas of this process never used the connection.
         let is_local = |entry: &InFlight, replica: &str| self.dispatcher.has_replica(&entry.version, replica);
         let entries = self.ledger.connection_lost(now, is_local);
+        self.ledger.for_each_mut(|entry| {
+            entry.parts_lost |= entry.target.has_parts && !entry.target.destination.is_local()
+        });
         tracing::warn!(resent = entries.len(), "reconnected to the broker");
         self.resend(entries, now);
     }

@@ -65,6 +65,8 @@ struct Attempt {
     sent: Instant,
     /// How long the attempt waits for replies.
     timeout: Duration,
+    /// Lost connections before it was sent.
+    disconnects: u64,
 }
 
 /// Result of an attempt.
@@ -227,6 +229,7 @@ impl<'a> Exchange<'a> {
             number: self.resends,
             sent,
             timeout: left + REPLY_MARGIN,
+            disconnects: client.bus.connection().counts().disconnects,
         };
         let (headers, payload) = (self.headers.clone(), self.payload.clone());
         self.open.push(if self.streamed {
@@ -272,7 +275,10 @@ impl<'a> Exchange<'a> {
                         self.reading = Some(attempt.number);
                         (self.resend_at, self.silent_at) = (None, None);
                         self.reconnected = pending().boxed();
-                        part(reply);
+                        // A part before this one may have been lost with the connection. The whole answer comes at the end.
+                        if self.client.bus.connection().counts().disconnects == attempt.disconnects {
+                            part(reply);
+                        }
                         self.open.push(next(replies, attempt).boxed());
                         return None;
                     }

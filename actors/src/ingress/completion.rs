@@ -154,10 +154,7 @@ impl Ingress {
             Ok(parts) => parts,
             Err(fault) => return self.fail_branch(done, fault, now),
         };
-        let newest = self
-            .ledger
-            .attempt_and_replica(done.id)
-            .map_or(0, |(newest, _)| newest);
+        let newest = self.ledger.newest_attempt(done.id);
         let Some(entry) = self.ledger.get(done.id) else {
             return;
         };
@@ -209,10 +206,7 @@ impl Ingress {
     /// the gear does not have counts as omitted. For an ensemble, the dispatch always determines the member.
     pub(super) fn fill_defaults(&self, done: &mut StageReply, dispatch: u32) {
         if done.attempt == 0 {
-            done.attempt = self
-                .ledger
-                .attempt_and_replica(done.id)
-                .map_or(0, |(attempt, _)| attempt);
+            done.attempt = self.ledger.newest_attempt(done.id);
         }
         let Some(entry) = self.ledger.get(done.id) else {
             return;
@@ -293,21 +287,28 @@ impl Ingress {
         else {
             return;
         };
-        let newest = self
-            .ledger
-            .attempt_and_replica(done.id)
-            .map(|(attempt, _)| attempt)
-            == Some(done.attempt);
+        let newest = self.ledger.newest_attempt(done.id) == done.attempt;
         let Some(entry) = self.ledger.get_mut(done.id) else {
             return;
         };
-        let progress = entry.progress.as_mut();
+        let progress = entry.progress.as_mut().filter(|_| !entry.parts_lost);
         if progress.is_some_and(|progress| progress.take(&done.stage, newest, from, until)) {
             if once && entry.once.as_ref() != Some(&done.stage) {
                 entry.once = Some(done.stage.clone());
             }
             entry.target.has_parts = true;
-            self.publish_part(done.id, done.stage, outputs, from);
+            if !self.publish_part(done.id, done.stage, outputs, from)
+                && let Some(entry) = self.ledger.get_mut(done.id)
+            {
+                entry.parts_lost = true;
+            }
+        }
+    }
+
+    /// Tells the replicas that an answered request is cancelled if it was sent again: an earlier or a later attempt may still run.
+    fn cancel_other_attempts(&self, id: u64, newest: u32) {
+        if newest > 1 {
+            self.cancel_at_replicas(&[id]);
         }
     }
 
@@ -326,22 +327,20 @@ impl Ingress {
     }
 
     /// Reports an answered request to the admission control.
-    fn served(&mut self, attempt: u32, now: u64) {
+    fn served(&mut self, entry: &InFlight, attempt: u32, now: u64) {
         if attempt > 1 {
             self.admission.completed_after_resend();
         } else {
-            self.admission.completed(now);
+            self.admission.completed(now, now.saturating_sub(entry.accepted));
         }
     }
 
     fn finish(&mut self, done: StageReply, degraded: bool, now: u64) {
+        let newest = self.ledger.newest_attempt(done.id);
         match self.ledger.answered(done.id, done.attempt) {
             AnswerOutcome::First(entry) => {
-                self.served(done.attempt, now);
-                if done.attempt > 1 {
-                    // An earlier attempt may still be generating.
-                    self.cancel_at_replicas(&[done.id]);
-                }
+                self.served(&entry, done.attempt, now);
+                self.cancel_other_attempts(done.id, newest);
                 let audit = self.note_answer(&entry, &done, degraded);
                 self.reply_with(entry, done, degraded);
                 if let Some(audit) = audit {
@@ -356,10 +355,7 @@ impl Ingress {
     /// the request.
     pub(super) fn gather(&mut self, done: StageReply, now: u64) {
         let (id, attempt) = (done.id, done.attempt);
-        let newest = self
-            .ledger
-            .attempt_and_replica(id)
-            .map_or(0, |(newest, _)| newest);
+        let newest = self.ledger.newest_attempt(id);
         let Some(entry) = self.ledger.get_mut(id) else {
             return self.metrics.stale();
         };
@@ -373,7 +369,8 @@ impl Ingress {
         }
         match self.ledger.answered(id, attempt) {
             AnswerOutcome::First(entry) => {
-                self.served(attempt, now);
+                self.served(&entry, attempt, now);
+                self.cancel_other_attempts(id, newest);
                 self.reply_with_branches(entry, None);
             }
             AnswerOutcome::Stale => self.metrics.stale(),
@@ -426,7 +423,18 @@ impl Ingress {
 
     /// Handles a failed attempt: retries it, or answers with the terminal fault.
     pub(super) fn fail(&mut self, id: u64, attempt: u32, fault: &Fault, now: u64) {
-        self.end_attempt(id, attempt, fault, may_retry(fault), now);
+        let outcome = if fault.code == Code::Overloaded {
+            self.ledger.overloaded(id, attempt, now)
+        } else {
+            self.ledger.failed(id, attempt, may_retry(fault), now)
+        };
+        self.end_attempt(id, outcome, fault);
+    }
+
+    /// Ends an attempt with a fault that no other attempt helps against.
+    pub(super) fn fail_finally(&mut self, id: u64, attempt: u32, fault: &Fault, now: u64) {
+        let outcome = self.ledger.failed(id, attempt, false, now);
+        self.end_attempt(id, outcome, fault);
     }
 
     /// Returns whether a remote endpoint broke off an answer whose first parts the client has. Another attempt would
@@ -438,10 +446,10 @@ impl Ingress {
     }
 
     /// Ends a failed attempt: schedules a retry if one may help, or answers with the fault.
-    pub(super) fn end_attempt(&mut self, id: u64, attempt: u32, fault: &Fault, may_retry: bool, now: u64) {
-        match self.ledger.failed(id, attempt, may_retry, now) {
-            // The sweep resends it once it is due.
-            FailureOutcome::Retry { .. } => {}
+    fn end_attempt(&mut self, id: u64, outcome: FailureOutcome<InFlight>, fault: &Fault) {
+        match outcome {
+            // The sweep resends it once it is due, or ends it at its deadline.
+            FailureOutcome::Retry { .. } | FailureOutcome::Waiting => {}
             FailureOutcome::Terminal(entry) => {
                 // Other ensemble members, pipeline branches or attempts may still work on it.
                 if entry.dispatches() > 1 || entry.fan_in.has_begun() {

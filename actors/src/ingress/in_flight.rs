@@ -36,6 +36,9 @@ pub(super) struct InFlight {
     pub(super) fan_in: FanIn<StageReply>,
     /// Progress of a streamed answer, if the client asked for streaming.
     pub(super) progress: Option<StreamProgress>,
+    /// Whether a part may have been lost on its way to the client. No more are sent: they would continue a text with a hole, and the
+    /// whole answer comes at the end.
+    pub(super) parts_lost: bool,
     /// Stage that has sent parts which another attempt would not repeat.
     pub(super) once: Option<String>,
 }

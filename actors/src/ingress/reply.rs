@@ -85,15 +85,16 @@ impl Ingress {
         self.publish_reply(entry, reply);
     }
 
-    /// Publishes a part of a streamed answer. A part that cannot be published is skipped, because the complete answer
-    /// follows.
-    pub(super) fn publish_part(&self, id: u64, stage: String, outputs: Vec<Tensor>, from: u32) {
-        let Some(entry) = self.ledger.get(id) else { return };
+    /// Publishes a part of a streamed answer. Returns false if it could not be sent; the complete answer follows in any case.
+    pub(super) fn publish_part(&self, id: u64, stage: String, outputs: Vec<Tensor>, from: u32) -> bool {
+        let Some(entry) = self.ledger.get(id) else {
+            return false;
+        };
         if matches!(
             &entry.target.destination,
             Destination::Stream(_) | Destination::Inbox { inbox: None, .. }
         ) {
-            return;
+            return true;
         }
         let content_type = entry.target.content_type;
         let part = InferReply {
@@ -108,19 +109,23 @@ impl Ingress {
             Destination::Inbox {
                 inbox: Some(inbox), ..
             } => {
-                if let Ok(payload) = wire::encode_reply(content_type, &part) {
-                    // A part that does not fit into the queue is skipped too.
-                    let headers = body_headers(content_type);
-                    let _ = self.dispatcher.reply(inbox, headers, &payload, Vec::new());
-                }
+                let Ok(payload) = wire::encode_reply(content_type, &part) else {
+                    return false;
+                };
+                // A part that does not fit into the queue is not sent.
+                let headers = body_headers(content_type);
+                self.dispatcher
+                    .reply(inbox, headers, &payload, Vec::new())
+                    .is_ok()
             }
             Destination::Local(client) => {
                 if let Some(parts) = &client.parts {
                     // Fails if the client has cancelled and no longer reads.
                     let _ = parts.send(Box::new(part));
                 }
+                true
             }
-            Destination::Inbox { inbox: None, .. } | Destination::Stream(_) => {}
+            Destination::Inbox { inbox: None, .. } | Destination::Stream(_) => true,
         }
     }
 

@@ -31,6 +31,11 @@ pub(super) enum Destination {
 }
 
 impl Destination {
+    /// Returns whether it is a client in this process.
+    pub(super) fn is_local(&self) -> bool {
+        matches!(self, Self::Local(_))
+    }
+
     /// Returns whether it is a client in this process that no longer waits.
     pub(super) fn is_dropped(&self) -> bool {
         matches!(self, Self::Local(client) if client.reply.is_closed())

@@ -163,18 +163,29 @@ impl Handler<Delivery> for Short {
 /// no replica here.
 async fn started(app: &str, plan: Plan, first: Recipient<Delivery>) -> (Addr<Ingress>, Addr<Busy>) {
     let bus = Bus::connect(BusConfig::new(app)).await.unwrap();
-    let dispatcher = Dispatcher::new(&bus, App::new(APP).unwrap(), Clock::start());
-    let plans = PlanVersions::new(APP);
     let waiting = Busy::default().start();
+    let started = started_at(&bus, plan, first, waiting.clone().recipient());
+    (started, waiting)
+}
+
+/// Starts an ingress under a plan: `first` serves the variant `first`, and `others` serves every variant but `third`.
+fn started_at(
+    bus: &Bus,
+    plan: Plan,
+    first: Recipient<Delivery>,
+    others: Recipient<Delivery>,
+) -> Addr<Ingress> {
+    let dispatcher = Dispatcher::new(bus, App::new(APP).unwrap(), Clock::start());
+    let plans = PlanVersions::new(APP);
     for placed in plan.placement.iter().filter(|placed| placed.variant != "third") {
         let mailbox = match placed.variant.as_str() {
             "first" => first.clone(),
-            _ => waiting.clone().recipient(),
+            _ => others.clone(),
         };
         dispatcher.register_replica(&placed.variant, local(placed.clone(), mailbox));
     }
     plans.adopt(1, plan).unwrap();
-    (ingress(plans, dispatcher, &bus).start(), waiting)
+    ingress(plans, dispatcher, bus).start()
 }
 
 /// Waits until a replica has received that many requests.
@@ -321,31 +332,97 @@ impl Handler<Delivery> for BreaksOff {
     }
 }
 
+/// Sends a streamed request over the bus. Returns its replies.
+async fn streamed(bus: &Bus, ingress: &Addr<Ingress>) -> async_nats::Subscriber {
+    let inbox = Subject::from(bus.client().new_inbox());
+    let replies = bus.client().subscribe(inbox.clone()).await.unwrap();
+    let mut asked = InferRequest {
+        inputs: vec![Tensor::from_f32("x", &[1], &[0.5]).unwrap()],
+        ..InferRequest::default()
+    };
+    asked.ask_for_parts();
+    let payload = asked.encode().unwrap();
+    let message = async_nats::Message {
+        subject: App::new(APP).unwrap().infer(),
+        reply: Some(inbox),
+        length: payload.len(),
+        payload,
+        headers: None,
+        status: None,
+        description: None,
+    };
+    let held = RequestReservation::default();
+    ingress.do_send(Inbound { message, held });
+    replies
+}
+
+/// A replica that sends a part at once, and on [`Continue`] another part and the answer.
+#[derive(Default)]
+struct Pauses(Option<Delivery>);
+
+/// Lets [`Pauses`] go on.
+#[derive(Message)]
+#[rtype(result = "()")]
+struct Continue;
+
+fn word() -> Vec<Tensor> {
+    vec![Tensor::from_texts("text", &["a"]).unwrap()]
+}
+
+impl Actor for Pauses {
+    type Context = Context<Self>;
+}
+
+impl Handler<Delivery> for Pauses {
+    type Result = ();
+
+    fn handle(&mut self, delivery: Delivery, _: &mut Context<Self>) {
+        delivery.send_part(word(), 0, 1, false);
+        self.0 = Some(delivery);
+    }
+}
+
+impl Handler<Continue> for Pauses {
+    type Result = ();
+
+    fn handle(&mut self, _: Continue, _: &mut Context<Self>) {
+        let mut delivery = self.0.take().unwrap();
+        delivery.send_part(word(), 1, 2, false);
+        delivery.record_hop(delivery.arrived, 1, 1, None);
+        delivery.answer(word(), None);
+    }
+}
+
+/// Regression: parts went on after a connection that may have lost one, and the client showed a text with a hole.
+#[test]
+fn parts_end_where_the_connection_broke() {
+    System::new().block_on(async {
+        let bus = Bus::connect(BusConfig::new("parts-lost")).await.unwrap();
+        for breaks in [false, true] {
+            let replica = Pauses::default().start();
+            let ingress = ingress_at(&bus, replica.clone().recipient());
+            let replies = streamed(&bus, &ingress).await;
+            let mut replies = replies.map(|reply| InferReply::decode(&reply.payload).unwrap().part);
+            assert_eq!(replies.next().await, Some(Some(0)));
+            if breaks {
+                ingress.send(Reconnected).await.unwrap();
+            }
+            replica.send(Continue).await.unwrap();
+            if !breaks {
+                assert_eq!(replies.next().await, Some(Some(1)));
+            }
+            assert_eq!(replies.next().await, Some(None), "breaks: {breaks}");
+        }
+    });
+}
+
 /// Regression: the control queue overtook the parts, and the client ended its stream without them.
 #[test]
 fn a_fault_comes_after_the_parts_of_its_stream() {
     System::new().block_on(async {
         let bus = Bus::connect(BusConfig::new("broken-off")).await.unwrap();
         let ingress = ingress_at(&bus, BreaksOff.start().recipient());
-        let inbox = Subject::from(bus.client().new_inbox());
-        let replies = bus.client().subscribe(inbox.clone()).await.unwrap();
-        let mut asked = InferRequest {
-            inputs: vec![Tensor::from_f32("x", &[1], &[0.5]).unwrap()],
-            ..InferRequest::default()
-        };
-        asked.ask_for_parts();
-        let payload = asked.encode().unwrap();
-        let message = async_nats::Message {
-            subject: App::new(APP).unwrap().infer(),
-            reply: Some(inbox),
-            length: payload.len(),
-            payload,
-            headers: None,
-            status: None,
-            description: None,
-        };
-        let held = RequestReservation::default();
-        ingress.do_send(Inbound { message, held });
+        let replies = streamed(&bus, &ingress).await;
         let replies: Vec<_> = replies
             .take(4)
             .map(|reply| headers::fault(reply.headers.as_ref()).is_some())
@@ -390,5 +467,66 @@ fn a_request_that_ends_with_an_error_is_cancelled_where_earlier_attempts_may_run
         let message = cancelled.next().await.unwrap();
         let cancelled = crate::wire::StageCancel::decode(&message.payload).unwrap();
         assert_eq!((cancelled.ingress.as_str(), cancelled.ids.len()), ("i", 1));
+    });
+}
+
+/// A replica that answers its first request when the second comes, and never the second.
+#[derive(Default)]
+struct AnswersLate(Vec<Delivery>);
+
+impl Actor for AnswersLate {
+    type Context = Context<Self>;
+}
+
+impl Handler<Delivery> for AnswersLate {
+    type Result = ();
+
+    fn handle(&mut self, delivery: Delivery, _: &mut Context<Self>) {
+        self.0.push(delivery);
+        if self.0.len() == 2 {
+            let mut first = self.0.remove(0);
+            first.record_hop(first.arrived, 1, 1, None);
+            first.answer(
+                vec![Tensor::from_f32("logits", &[2], &[0.5, 0.0]).unwrap()],
+                Some(0.9),
+            );
+        }
+    }
+}
+
+impl Handler<Count> for AnswersLate {
+    type Result = usize;
+
+    fn handle(&mut self, _: Count, _: &mut Context<Self>) -> usize {
+        self.0.len()
+    }
+}
+
+/// Regression: only an older attempt than the one that answered was cancelled; the newer one ran to its end.
+#[test]
+fn a_newer_attempt_is_cancelled_when_an_older_one_answers() {
+    System::new().block_on(async {
+        let bus = Bus::connect(BusConfig::new("answers-late")).await.unwrap();
+        let first = Plan::cascade(APP).stage("first", "first").below(0.95);
+        let plan = first.then("second", "second").build().unwrap();
+        let second = AnswersLate::default().start();
+        let cancelled = App::new(APP).unwrap().stage_cancel();
+        let mut cancelled = bus.client().subscribe(cancelled).await.unwrap();
+        let first = Short(false).start();
+        let ingress = started_at(&bus, plan, first.recipient(), second.clone().recipient());
+        let (reply, answer) = oneshot::channel();
+        ingress.send(request(reply)).await.unwrap();
+        // Both stages answer in this process; the mailbox of the second holds the request once the first has answered.
+        let sent_on = async {
+            while second.send(Count).await.unwrap() < 1 {
+                tokio::task::yield_now().await;
+            }
+        };
+        timeout(Duration::from_secs(10), sent_on).await.unwrap();
+        ingress.send(Reconnected).await.unwrap();
+        answer.await.unwrap().unwrap();
+        let message = cancelled.next().await.unwrap();
+        let cancelled = crate::wire::StageCancel::decode(&message.payload).unwrap();
+        assert_eq!(cancelled.ids.len(), 1);
     });
 }

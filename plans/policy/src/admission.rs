@@ -7,7 +7,8 @@
 //! Few requests in flight do not reveal the rate that a service could reach, so up to [`AdmissionConfig::always`] the prediction does
 //! not count. A slow service, such as a language model, misses budgets with fewer than that. So a second bound follows what happens, as
 //! TCP's congestion window does (additive increase, multiplicative decrease): while requests expire that were among many in flight, it
-//! shrinks; while it refuses and none expires, it grows until it is no bound any more.
+//! shrinks; while it refuses and none expires, it grows until it is no bound any more. Only the latest outcomes count, and no expiry of a
+//! budget that is shorter than every recent answer took: no load could keep it.
 
 /// Parameters of [`Admission`].
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -48,9 +49,11 @@ pub struct Admission {
     rate: Option<f64>,
     /// Bound on the requests in flight since some expired.
     limit: Option<usize>,
-    /// Answers and expiries since that bound last changed.
+    /// Answers and expiries since that bound last changed; of many, the latest ([`Admission::count`]).
     answered: u32,
     expired: u32,
+    /// Shortest times to an answer among these outcomes and among those before them, microseconds.
+    fastest: [Option<u64>; 2],
     /// When requests that were accepted under the bound before have all ended.
     settled_at: u64,
     /// When the bound is given up if it refuses nothing until then.
@@ -85,6 +88,7 @@ impl Admission {
             limit: None,
             answered: 0,
             expired: 0,
+            fastest: [None; 2],
             settled_at: 0,
             forgotten_at: 0,
         }
@@ -133,7 +137,17 @@ impl Admission {
     /// It lowers the bound if it was one of many in flight, of which a fifth expire: one that has too short a budget, or that a replica lost,
     /// says nothing about the load. With more in flight than [`AdmissionConfig::always`] the prediction is the bound.
     pub fn expired(&mut self, now: u64, budget_us: u64) {
-        self.expired = self.expired.saturating_add(1);
+        if self
+            .fastest
+            .iter()
+            .flatten()
+            .min()
+            .is_some_and(|fastest| budget_us < *fastest)
+        {
+            self.ended();
+            return;
+        }
+        self.count(0, 1);
         let bound = self.limit.unwrap_or_else(|| self.always());
         let most = if self.limit.is_some() { usize::MAX } else { bound };
         let is_bounded_by_it = (bound.div_ceil(2)..=most).contains(&self.in_flight);
@@ -143,6 +157,17 @@ impl Admission {
             self.forgotten_at = now.saturating_add(budget_us.saturating_mul(MEMORY_BUDGETS));
         }
         self.ended();
+    }
+
+    /// Counts outcomes, and halves the counts when they exceed twice [`Admission::always`], so that a long good time does not hide an
+    /// overload.
+    fn count(&mut self, answered: u32, expired: u32) {
+        self.answered += answered;
+        self.expired += expired;
+        if (self.answered + self.expired) as usize > 2 * self.always() {
+            (self.answered, self.expired) = (self.answered / 2, self.expired / 2);
+            self.fastest = [None, self.fastest[0]];
+        }
     }
 
     fn set_limit(&mut self, limit: usize, now: u64, budget_us: u64) {
@@ -160,9 +185,12 @@ impl Admission {
         }
     }
 
-    /// Records that an accepted request got its answer. Errors do not count: [`Admission::ended`].
-    pub fn completed(&mut self, now: u64) {
-        self.answered = self.answered.saturating_add(1);
+    /// Records that an accepted request got its answer, this many microseconds after it was accepted. Errors do not count:
+    /// [`Admission::ended`].
+    pub fn completed(&mut self, now: u64, took_us: u64) {
+        self.count(1, 0);
+        let [fastest, _] = &mut self.fastest;
+        *fastest = Some(fastest.map_or(took_us, |fastest| fastest.min(took_us)));
         self.in_flight = self.in_flight.saturating_sub(1);
         if !self.is_busy() {
             self.window = None;

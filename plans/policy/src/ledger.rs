@@ -136,6 +136,8 @@ pub enum FailureOutcome<T> {
         /// The pause, microseconds.
         after_us: u64,
     },
+    /// There is no further attempt, but an earlier one may still answer before the deadline.
+    Waiting,
     /// There is no further attempt: reply with the failure.
     Terminal(T),
     /// A newer attempt runs, or the request has had its reply: drop it.
@@ -174,6 +176,8 @@ struct Entry<T> {
     attempt: u32,
     /// Times that it was sent again because a replica was lost, in halves: a replica that may have had it counts half.
     half_losses: u32,
+    /// Whether an earlier attempt may still run: the request was sent again although nothing said that it had failed.
+    earlier_may_answer: bool,
     state: State,
 }
 
@@ -231,6 +235,7 @@ impl<T> Ledger<T> {
                 deadline,
                 attempt: 1,
                 half_losses: 0,
+                earlier_may_answer: false,
                 state: State::Unplaced,
             },
         );
@@ -290,6 +295,20 @@ impl<T> Ledger<T> {
             .map_or(FailureOutcome::Stale, FailureOutcome::Terminal)
     }
 
+    /// Notes that a full queue refused an attempt. No other attempt helps, because retries add load; but an earlier attempt that may still
+    /// run must not end with it: such a request is sent again later, and after its last attempt it waits for the earlier one.
+    pub fn overloaded(&mut self, id: u64, attempt: u32, now: u64) -> FailureOutcome<T> {
+        let Some(entry) = self.entries.get(&id).filter(|entry| entry.earlier_may_answer) else {
+            return self.failed(id, attempt, false, now);
+        };
+        let is_sent = entry.attempt == attempt && matches!(entry.state, State::Unplaced | State::At(_));
+        if is_sent && self.config.retry_at(id, attempt, now, entry.deadline).is_none() {
+            self.put(id, State::Unplaced);
+            return FailureOutcome::Waiting;
+        }
+        self.failed(id, attempt, true, now)
+    }
+
     /// A replica is gone: the requests to send again now, each with its new attempt's number, in order of admission. What
     /// the retry budget does not allow now comes out of [`Ledger::due`] later.
     ///
@@ -315,7 +334,9 @@ impl<T> Ledger<T> {
             let config = &self.config;
             match config.after_loss(entry.attempt, entry.half_losses / 2, now, entry.deadline) {
                 AfterLoss::Resend => {
-                    entry.half_losses += if at_replicas.contains(&id) { 2 } else { 1 };
+                    let was_there = at_replicas.contains(&id);
+                    entry.half_losses += if was_there { 2 } else { 1 };
+                    entry.earlier_may_answer |= !was_there;
                     if self.retries.take(now) {
                         let attempt = self.next_attempt(id, State::Unplaced);
                         again.extend(attempt.map(|attempt| (id, attempt)));
@@ -371,6 +392,9 @@ impl<T> Ledger<T> {
                 .map(|entry| self.config.after_loss(entry.attempt, 0, now, entry.deadline));
             if fate == Some(AfterLoss::Resend) {
                 let attempt = self.next_attempt(id, State::Unplaced);
+                if let Some(entry) = self.entries.get_mut(&id) {
+                    entry.earlier_may_answer = true;
+                }
                 again.extend(attempt.map(|attempt| (id, attempt)));
             }
         }
@@ -417,6 +441,11 @@ impl<T> Ledger<T> {
         deadline.into_iter().chain(pause).min()
     }
 
+    /// Returns the number of a request's current attempt; 0 for a request that has its reply.
+    pub fn newest_attempt(&self, id: u64) -> u32 {
+        self.entries.get(&id).map_or(0, |entry| entry.attempt)
+    }
+
     /// Returns whether this attempt accepts an answer below the threshold.
     pub fn must_accept_below_threshold(&self, attempt: u32) -> bool {
         self.config.must_accept_below_threshold(attempt)
@@ -453,6 +482,13 @@ impl<T> Ledger<T> {
         self.entries
             .get(&id)
             .map(|entry| entry.deadline.saturating_sub(now))
+    }
+
+    /// Changes every request without a reply.
+    pub fn for_each_mut(&mut self, change: impl Fn(&mut T)) {
+        for entry in self.entries.values_mut() {
+            change(&mut entry.kept);
+        }
     }
 
     /// The requests without a reply, in order of admission.

@@ -50,7 +50,7 @@ impl Simulation {
             running = still;
             for request in done.into_iter().flat_map(|(_, batch)| batch) {
                 if open.remove(&request) {
-                    admission.completed(now);
+                    admission.completed(now, now - request.0);
                     outcome.in_time += counts;
                 }
             }
@@ -177,9 +177,55 @@ fn requests_with_too_short_a_budget_lower_no_bound() {
         assert!(admission.admit(now, 4, 1_000_000));
         assert!(admission.admit(now, 5, 100));
         admission.expired(now + 100, 100);
-        admission.completed(now + 900);
+        admission.completed(now + 900, 900);
     }
     assert!(admission.admit(10_000_000, 63, 1_000_000));
+}
+
+/// Regression: outcomes counted since the start of the process, so that after 20,000 answers an overload had to last for 5,000 expiries.
+#[test]
+fn a_long_good_time_does_not_hide_an_overload() {
+    let mut admission = Admission::new(AdmissionConfig::default());
+    for second in 0..20_000 {
+        assert!(admission.admit(second * 1_000_000, 0, VERY_SLOW.budget_us));
+        admission.completed(second * 1_000_000 + 500_000, 2_000_000);
+    }
+    let outcome = VERY_SLOW.run_from(20_000, &mut admission, 3.0, 600, 60);
+    let goodput = VERY_SLOW.goodput(&outcome, 540);
+    assert!(goodput >= 0.75, "goodput {goodput}, {outcome:?}");
+}
+
+/// Regression: with 40 requests in flight that keep their budgets of a minute, a client that gives up after a second, where answers take
+/// ten, closed the service for them.
+#[test]
+fn budgets_that_no_answer_keeps_lower_no_bound() {
+    const SECOND: u64 = 1_000_000;
+    let mut admission = Admission::new(AdmissionConfig::default());
+    let mut refused = 0;
+    // Four good requests per second, each answered after ten; two hopeless ones per second from the first minute on.
+    let mut open: VecDeque<(u64, u64)> = VecDeque::new();
+    for tick in 0..4 * 3_600_u64 {
+        let now = tick * SECOND / 4;
+        while open.front().is_some_and(|(arrival, life)| arrival + life <= now) {
+            let (arrival, life) = open.pop_front().unwrap();
+            if life == SECOND {
+                admission.expired(now, SECOND);
+            } else {
+                admission.completed(now, now - arrival);
+            }
+        }
+        if admission.admit(now, open.len(), 60 * SECOND) {
+            open.push_back((now, 10 * SECOND));
+        } else {
+            refused += 1;
+        }
+        if now > 60 * SECOND && tick % 2 == 0 && admission.admit(now, open.len(), SECOND) {
+            open.push_back((now, SECOND));
+        }
+        open.make_contiguous()
+            .sort_by_key(|(arrival, life)| arrival + life);
+    }
+    assert_eq!(refused, 0);
 }
 
 /// A replica became ten: what was learned about one must not hold the service down.
@@ -204,7 +250,7 @@ fn replicas_of_the_plan_raise_what_is_always_accepted() {
         admission.set_replicas(replicas);
         for number in 0..4_000 {
             admission.admit(number * 2_500, 40, 10_000_000);
-            admission.completed(number * 2_500);
+            admission.completed(number * 2_500, 100_000);
         }
         admission.admit(10_000_000, 100, 100_000)
     };
@@ -268,7 +314,7 @@ fn refusals_are_not_taken_for_service() {
         now += 2_500;
         admission.admit(now, 16, u64::MAX);
         if number % 4 == 0 {
-            admission.completed(now);
+            admission.completed(now, 10_000);
         } else {
             admission.ended();
         }
@@ -290,7 +336,7 @@ fn waiting_for_lost_replicas_is_no_slow_service() {
                     if after_resend {
                         admission.completed_after_resend();
                     } else {
-                        admission.completed(now);
+                        admission.completed(now, 1_000_000);
                     }
                     in_flight -= 1;
                 }

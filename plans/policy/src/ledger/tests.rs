@@ -164,6 +164,33 @@ fn a_failure_that_no_retry_helps_or_that_has_no_time_left_is_terminal() {
     assert_eq!(ledger.failed(id, 1, true, 990), FailureOutcome::Terminal("b"));
 }
 
+/// Regression: a replica was lost; requests that another one was working on were sent again too, and its full queue ended them.
+#[test]
+fn a_full_queue_does_not_end_a_request_whose_earlier_attempt_may_answer() {
+    let mut ledger = ledger();
+    let id = ledger.admit(0, 1_000, "a").unwrap().id;
+    assert_eq!(ledger.overloaded(id, 1, 0), FailureOutcome::Terminal("a"));
+    let id = ledger.admit(0, 10_000, "b").unwrap().id;
+    assert_eq!(ledger.replica_lost("r", 10), [(id, 2)]);
+    let FailureOutcome::Retry { attempt: 3, after_us } = ledger.overloaded(id, 2, 20) else {
+        panic!("expected a retry");
+    };
+    assert_eq!(
+        ledger.overloaded(id, 2, 21),
+        FailureOutcome::Stale,
+        "reported twice"
+    );
+    assert_eq!(ledger.due(20 + after_us).resend, [(id, 3)]);
+    assert_eq!(ledger.overloaded(id, 3, 300), FailureOutcome::Waiting);
+    assert!(ledger.due(9_999).resend.is_empty());
+    assert_eq!(ledger.answered(id, 1), AnswerOutcome::First("b"));
+    // A request that was at the lost replica has no other attempt that may answer.
+    let id = ledger.admit(0, 10_000, "c").unwrap().id;
+    ledger.sent(id, 1, Some("r"));
+    assert_eq!(ledger.replica_lost("r", 10), [(id, 2)]);
+    assert_eq!(ledger.overloaded(id, 2, 20), FailureOutcome::Terminal("c"));
+}
+
 #[test]
 fn an_old_attempt_may_answer_but_not_fail_the_new_one() {
     let mut ledger = ledger();
@@ -378,6 +405,7 @@ proptest! {
                             prop_assert!(now + after_us < known[&id].deadline);
                             known.get_mut(&id).unwrap().attempt = next;
                         }
+                        FailureOutcome::Waiting => prop_assert!(false, "no queue was full"),
                         FailureOutcome::Terminal(kept) => {
                             prop_assert_eq!(older, 0);
                             end(&mut known, id, kept);

@@ -36,6 +36,7 @@ const SWEEP_TIMEOUT_US: u64 = 3_000_000;
 /// State that the ingress keeps of a request.
 pub(crate) struct Kept {
     token: usize,
+    accepted: u64,
     deadline: u64,
     plan: Rc<Plan>,
     epoch: u64,
@@ -120,6 +121,7 @@ impl World {
         let deadline = now + budget_us;
         let kept = Kept {
             token,
+            accepted: now,
             deadline,
             plan,
             epoch,
@@ -360,7 +362,7 @@ impl World {
         let Some(ingress) = self.ingress(of) else { return };
         match ingress.ledger.answered(done.id, done.attempt) {
             AnswerOutcome::First(kept) => {
-                ingress.admission.completed(now);
+                ingress.admission.completed(now, now - kept.accepted);
                 self.examine(&kept, done);
                 self.reply(of, &kept, Ok(()));
             }
@@ -374,8 +376,13 @@ impl World {
     fn fail(&mut self, of: usize, id: u64, attempt: u32, fault: Fault) {
         let now = self.now;
         let Some(ingress) = self.ingress(of) else { return };
-        if let FailureOutcome::Terminal(kept) = ingress.ledger.failed(id, attempt, fault.may_retry(), now) {
-            ingress.admission.completed(now);
+        let outcome = if fault == Fault::Overloaded {
+            ingress.ledger.overloaded(id, attempt, now)
+        } else {
+            ingress.ledger.failed(id, attempt, fault.may_retry(), now)
+        };
+        if let FailureOutcome::Terminal(kept) = outcome {
+            ingress.admission.ended();
             self.reply(of, &kept, Err(fault));
         }
     }

@@ -81,7 +81,7 @@ impl<O: Observer> Engine<'_, O> {
         self.in_flight -= 1;
         self.report.duration_us = self.report.duration_us.max(at_us);
         if let Some(admission) = &mut self.admission {
-            admission.completed(self.now);
+            admission.completed(self.now, self.now.saturating_sub(flight.arrived));
         }
         let gear = self.epochs.get(flight.epoch);
         let gear = gear.and_then(|epoch| epoch.plan.gears.get(flight.gear as usize));
