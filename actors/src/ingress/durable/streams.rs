@@ -7,7 +7,7 @@ use std::time::Duration;
 use async_nats::jetstream::{
     self, AckKind, ErrorCode,
     consumer::{AckPolicy, PullConsumer, pull},
-    context::{CreateStreamError, CreateStreamErrorKind, GetStreamErrorKind, PublishErrorKind},
+    context::{CreateStreamError, CreateStreamErrorKind, GetStreamErrorKind, PublishError, PublishErrorKind},
     stream::{self, DiscardPolicy, RetentionPolicy, StorageType},
 };
 use async_nats::{HeaderMap, Subject, header};
@@ -157,10 +157,8 @@ impl Streams {
         payload: Bytes,
     ) -> Result<bool, DurableError> {
         headers.insert(header::NATS_EXPECTED_LAST_SUBJECT_SEQUENCE, "0");
-        match self
-            .write(self.dispatcher.app().result(id), headers, payload)
-            .await
-        {
+        let subject = self.dispatcher.app().result(id);
+        match self.write(results, subject, headers, payload).await {
             Ok(()) => Ok(true),
             Err(WriteError::AlreadyThere) => Ok(false),
             Err(WriteError::Other(reason)) => Err(DurableError::refused("storing a result", reason)),
@@ -174,29 +172,52 @@ impl Streams {
         headers: HeaderMap,
         payload: Bytes,
     ) -> Result<(), DurableError> {
-        let written = self.write(self.dispatcher.app().dead(id), headers, payload).await;
+        let subject = self.dispatcher.app().dead(id);
+        let written = self.write(dead, subject, headers, payload).await;
         written.map_err(|refused| match refused {
             WriteError::AlreadyThere => DurableError::refused("storing a dead letter", "it already exists"),
             WriteError::Other(reason) => DurableError::refused("storing a dead letter", reason),
         })
     }
 
-    async fn write(&self, subject: Subject, headers: HeaderMap, payload: Bytes) -> Result<(), WriteError> {
-        let sent = self
-            .jetstream
-            .publish_with_headers(subject, headers, payload)
+    /// Writes a message to the stream of this configuration. If the stream is missing, creates it first: it may have been
+    /// deleted since the ingress started.
+    async fn write(
+        &self,
+        stream: fn(&App, &DurableConfig) -> stream::Config,
+        subject: Subject,
+        headers: HeaderMap,
+        payload: Bytes,
+    ) -> Result<(), WriteError> {
+        let mut written = self
+            .publish(subject.clone(), headers.clone(), payload.clone())
             .await;
-        let written = match sent {
-            Ok(written) => written.await,
-            Err(error) => Err(error),
-        };
-        match written {
-            Ok(_) => Ok(()),
-            Err(error) if error.kind() == PublishErrorKind::WrongLastSequence => {
-                Err(WriteError::AlreadyThere)
-            }
-            Err(error) => Err(WriteError::Other(error.to_string())),
+        let is_missing = |error: &PublishError| error.kind() == PublishErrorKind::StreamNotFound;
+        if written.as_ref().is_err_and(is_missing) {
+            let config = stream(self.dispatcher.app(), &self.config);
+            tracing::warn!(
+                stream = config.name,
+                "a stream of durable requests is missing; creating it again"
+            );
+            let created = self.stream(config).await;
+            created.map_err(|error| WriteError::Other(error.to_string()))?;
+            written = self.publish(subject, headers, payload).await;
         }
+        written.map_err(|error| match error.kind() {
+            PublishErrorKind::WrongLastSequence => WriteError::AlreadyThere,
+            _ => WriteError::Other(error.to_string()),
+        })
+    }
+
+    async fn publish(
+        &self,
+        subject: Subject,
+        headers: HeaderMap,
+        payload: Bytes,
+    ) -> Result<(), PublishError> {
+        let sent = self.jetstream.publish_with_headers(subject, headers, payload);
+        sent.await?.await?;
+        Ok(())
     }
 
     /// Returns the stored result of a request, if it has one.

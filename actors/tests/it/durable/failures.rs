@@ -64,6 +64,45 @@ async fn a_poison_request_becomes_a_dead_letter_and_its_batch_is_answered() {
     node.stop();
 }
 
+/// Only an intake that could not pull created the streams again: such requests were handed back every second, for ever.
+#[tokio::test]
+async fn lost_streams_of_results_and_dead_letters_are_created_again() {
+    let server = NatsServer::start(NatsOptions::jetstream());
+    let node = served(&server, Some(quick())).start().unwrap();
+    let asking = Asking::at(&server).await;
+    let jetstream = async_nats::jetstream::new(asking.bus.client().clone());
+    for stream in ["results", "dead"] {
+        let stream = format!("kaskade-{APP}-{stream}");
+        jetstream.delete_stream(stream).await.unwrap();
+    }
+    let nats = asking.bus.client();
+    let subject = App::new(APP).unwrap().submit();
+    let answer = async |id: &str, body: Vec<u8>| {
+        let body = body.into();
+        nats.publish_with_headers(subject.clone(), named(id), body)
+            .await
+            .unwrap();
+        let is_answered = async || {
+            asking
+                .client
+                .result(id)
+                .await
+                .is_ok_and(|result| result.is_some())
+        };
+        eventually("it is answered", TIMEOUT, is_answered).await;
+        asking.answer(id).await
+    };
+    let good = request(2.0).encode().unwrap().to_vec();
+    assert_eq!(answer("good", good).await, Ok(2));
+    assert_eq!(
+        answer("garbage", b"no message".to_vec()).await,
+        Err(Code::Malformed)
+    );
+    assert_eq!(node.metrics().read().dead_letters, 1);
+    eventually("all are settled", TIMEOUT, async || waiting(&asking).await == 0).await;
+    node.stop();
+}
+
 /// Every ingress counted alone, and so every one of them tried the request as often as all are to.
 #[tokio::test]
 async fn failures_of_a_request_count_at_all_ingresses_together() {
