@@ -111,7 +111,7 @@ impl Caller {
         // Without its verdict an answer is of no use, so the judge must take calls before one is paid.
         let judge = match &self.judge {
             Some((judge, called)) if !self.is_recorded(request) => {
-                let admitted = called.circuit.admit();
+                let admitted = self.admit(called, deadline).await;
                 let admitted = admitted.map_err(|error| of_judge(error.into()))?;
                 Some((judge, called, Some(admitted)))
             }
@@ -154,6 +154,8 @@ impl Caller {
             tokio::time::sleep(recorded.took).await;
             return Ok(called.decode(request, &recorded.head, &recorded.body)?);
         }
+        // Before it has a permit, which a request with less time may wait for.
+        self.wait_for_hold(called, deadline).await?;
         let permit = timeout(left_until(deadline), self.permits.acquire()).await;
         let Ok(Ok(_permit)) = permit else {
             return Err(late("one of the calls that `concurrency` allows at once"));
@@ -164,7 +166,7 @@ impl Caller {
         loop {
             let outcome = match admitted.take() {
                 Some(admitted) => admitted,
-                None => called.circuit.admit()?,
+                None => self.admit(called, deadline).await?,
             };
             let budget = left_until(deadline);
             let attempt = self.attempt(outcome, called, request, &body, budget, &mut samples, parts);
@@ -186,11 +188,41 @@ impl Caller {
                 continue;
             }
             let Some(pause) = self.pause_after(&failed, repeated, deadline) else {
+                called.circuit.hold(&failed.error);
                 return Err(dialect::explained(failed.error, &body).into());
             };
             tokio::time::sleep(pause).await;
             repeated += 1;
         }
+    }
+
+    /// Takes a permission for a call from the circuit breaker, after the pause that the model has asked for.
+    ///
+    /// # Errors
+    /// [`CallError::Held`] at once, if the deadline does not allow the wait; [`CallError::BreakerOpen`].
+    async fn admit<'a>(
+        &self,
+        called: &'a EndpointCall,
+        deadline: Option<Instant>,
+    ) -> Result<Outcome<'a>, CallError> {
+        self.wait_for_hold(called, deadline).await?;
+        called.circuit.admit()
+    }
+
+    /// Waits until a model gets calls, if it has asked for a pause.
+    ///
+    /// # Errors
+    /// [`CallError::Held`] at once, if the deadline does not allow the wait.
+    async fn wait_for_hold(&self, called: &EndpointCall, deadline: Option<Instant>) -> Result<(), CallError> {
+        while let Some(held_us) = called.circuit.held_us() {
+            let left_us = micros(left_until(deadline));
+            let Some(wait) = retry::wait(&self.retry, held_us, left_us, draw()) else {
+                let pause = Duration::from_micros(held_us);
+                return Err(CallError::Held { pause });
+            };
+            tokio::time::sleep(Duration::from_micros(wait)).await;
+        }
+        Ok(())
     }
 
     /// Returns the pause before a failed call is repeated; `None` if it is not.

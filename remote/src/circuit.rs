@@ -4,6 +4,7 @@ use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 use kaskade_policy::remote::breaker::{Breaker, BreakerConfig, Permission};
+use kaskade_policy::remote::hold::Hold;
 use tokio::sync::Notify;
 
 use crate::error::CallError;
@@ -12,6 +13,7 @@ use crate::lock;
 /// The circuit breaker of one model. A judge has another one than the model that it judges: neither answers for the other.
 pub(crate) struct Circuit {
     breaker: Mutex<Breaker>,
+    hold: Mutex<Hold>,
     /// Notified when the breaker may have opened or closed.
     pub changed: Notify,
     started: Instant,
@@ -21,6 +23,7 @@ impl Circuit {
     pub(crate) fn new(config: BreakerConfig) -> Self {
         Self {
             breaker: Mutex::new(Breaker::new(config)),
+            hold: Mutex::default(),
             changed: Notify::new(),
             started: Instant::now(),
         }
@@ -52,6 +55,19 @@ impl Circuit {
     pub(crate) fn until_probe(&self) -> Option<Duration> {
         let until = lock(&self.breaker).next_probe()?;
         Some(Duration::from_micros(until.saturating_sub(self.now())))
+    }
+
+    /// Holds the calls of all requests after a call that is not repeated, if the endpoint asked for a pause.
+    pub(crate) fn hold(&self, error: &CallError) {
+        if let Some(pause) = error.retry_after().filter(|_| error.retryable()) {
+            let pause = u64::try_from(pause.as_micros()).unwrap_or(u64::MAX);
+            lock(&self.hold).begin(pause, self.now());
+        }
+    }
+
+    /// Returns how long calls are held, microseconds; `None` while they are not.
+    pub(crate) fn held_us(&self) -> Option<u64> {
+        lock(&self.hold).remaining(self.now())
     }
 
     fn now(&self) -> u64 {

@@ -112,6 +112,12 @@ pub enum CallError {
         /// Until the next probe.
         pause: Duration,
     },
+    /// The endpoint gets no calls, because it asked for a pause.
+    #[error("it asked for a pause, which lasts another {} ms", pause.as_millis())]
+    Held {
+        /// Until the end of the pause.
+        pause: Duration,
+    },
     /// The limit of spending is reached.
     #[error("the limit of spending is reached: {0}")]
     SpendLimit(LimitReached),
@@ -125,7 +131,8 @@ impl CallError {
             | Self::Timeout { .. }
             | Self::Stalled { .. }
             | Self::Broken { .. }
-            | Self::BreakerOpen { .. } => true,
+            | Self::BreakerOpen { .. }
+            | Self::Held { .. } => true,
             Self::Status { status, .. } | Self::Grpc { http: status, .. } => {
                 let may_pass = matches!(*status, 408 | 409 | 425 | 429 | 500..);
                 // What is not implemented will not be a moment later.
@@ -203,6 +210,7 @@ impl CallError {
             Self::UnsupportedOption { .. }
             | Self::Useless { .. }
             | Self::BreakerOpen { .. }
+            | Self::Held { .. }
             | Self::SpendLimit(_) => false,
         }
     }

@@ -3,11 +3,12 @@
 use std::path::Path;
 use std::time::Duration;
 
-use kaskade_actors::Service;
+use kaskade_actors::{App, Client, Code, Service};
 use kaskade_gateway::{AppOptions, Limits};
 use kaskade_models::generation::SamplingOptions;
 use kaskade_models::{
-    Availability, Continuous, Device, Inputs, LoadOptions, Model, ModelError, Outputs, Signature, load,
+    Availability, Continuous, Device, Inputs, LoadOptions, Model, ModelError, Outputs, Signature, Tensor,
+    load,
 };
 use kaskade_policy::plan::Plan;
 use kaskade_remote::{Api, Chat, ChatTask, Confidence, Endpoint, Fields, Style, connect};
@@ -99,6 +100,28 @@ fn cascade(threshold: f64, large: Endpoint) -> Stand {
         .default_budget(TIMEOUT)
         .max_budget(TIMEOUT);
     Stand::of(service, options, Limits::default())
+}
+
+/// The ingress sent the request again at once, up to sixteen times.
+#[test]
+fn requests_that_are_sent_again_keep_the_pause_that_the_endpoint_asks_for() {
+    let server = Server::start(|_, _| Does::Answer(429, "retry-after: 30\r\n".to_owned(), Vec::new()));
+    let large = endpoint(server.url() + "/v1", Style::Chat);
+    let plan = Plan::cascade("busy").stage("only", "large").build().unwrap();
+    let node = Service::new("busy")
+        .plan(plan)
+        .model("large", move || connect(&large).map(|loaded| Any(loaded.model)))
+        .start()
+        .unwrap();
+    let client = Client::new(node.bus(), App::new("busy").unwrap()).retry(false);
+    let text = vec![Tensor::from_texts("text", &["to be"]).unwrap()];
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    let fault = runtime
+        .block_on(client.infer(text, Duration::from_secs(2)))
+        .unwrap_err();
+    assert_eq!(fault.code, Code::EndpointUnavailable, "{fault}");
+    assert_eq!(server.calls(), 1);
+    node.stop();
 }
 
 /// Says `to be` in two events, with the two most probable tokens of each.

@@ -93,6 +93,39 @@ fn pauses_that_the_endpoint_asks_for_are_kept_if_the_budget_allows() {
     assert!(took < Duration::from_secs(5) && server.calls() == 1, "{took:?}");
 }
 
+/// Every further request was a call, however soon after the refusal.
+#[test]
+fn a_pause_beyond_the_budget_of_a_request_holds_for_others() {
+    let server = Server::start(|_, number| match number {
+        0 => Does::Answer(429, "retry-after: 2\r\n".to_owned(), Vec::new()),
+        _ => ok(&good()),
+    });
+    let mut busy = endpoint(&server, classify());
+    busy.retry.retries = 0;
+    busy.concurrency = 1.try_into().unwrap();
+    let running = Running::start(&busy);
+    let begun = Instant::now();
+    let (_, end, _) = running.within(Duration::from_millis(500));
+    assert!(
+        matches!(&end, Err(ModelError::Unavailable { reason }) if reason.contains("429")),
+        "{end:?}"
+    );
+    let (_, end, _) = running.within(Duration::from_millis(500));
+    assert!(
+        matches!(&end, Err(ModelError::Unavailable { reason }) if reason.contains("asked for a pause, which lasts")),
+        "{end:?}"
+    );
+    assert_eq!(server.calls(), 1);
+    let (_, end, _) = running.within(Duration::from_secs(20));
+    assert!(end.is_ok(), "{end:?}");
+    let took = begun.elapsed();
+    assert!(
+        took >= Duration::from_secs(2),
+        "a request with more time waits: {took:?}"
+    );
+    assert_eq!(server.calls(), 2);
+}
+
 #[test]
 fn failures_of_the_server_are_repeated_and_typed() {
     let server = Server::start(|_, number| match number % 3 {

@@ -48,9 +48,32 @@ pub fn pause(config: &RetryConfig, call: FailedCall, remaining_us: u64, draw: f6
     if !call.retryable || call.streamed || call.repeated >= config.retries {
         return None;
     }
-    let doubled = config.pause_us.saturating_mul(1_u64 << call.repeated.min(20));
+    spread(
+        config,
+        call.repeated,
+        call.retry_after_us.unwrap_or(0),
+        remaining_us,
+        draw,
+    )
+}
+
+/// Returns how long a request waits before its first call, microseconds, if its endpoint gets no calls for another
+/// `held_us` ([`Hold`](super::hold::Hold)); `None` if it does not wait. `remaining_us` and `draw` are those of [`pause`].
+pub fn wait(config: &RetryConfig, held_us: u64, remaining_us: u64, draw: f64) -> Option<u64> {
+    spread(config, 0, held_us, remaining_us, draw)
+}
+
+/// Adds the own pause after so many repetitions to the endpoint's; `None` if the sum does not fit the remaining time.
+fn spread(
+    config: &RetryConfig,
+    repeated: u32,
+    endpoint_us: u64,
+    remaining_us: u64,
+    draw: f64,
+) -> Option<u64> {
+    let doubled = config.pause_us.saturating_mul(1_u64 << repeated.min(20));
     let own = doubled.min(config.max_pause_us) as f64 * f64::midpoint(1.0, draw.clamp(0.0, 1.0));
-    let pause = call.retry_after_us.unwrap_or(0).saturating_add(own as u64);
+    let pause = endpoint_us.saturating_add(own as u64);
     let is_in_time = match remaining_us {
         u64::MAX => pause <= LONGEST_PAUSE_US,
         remaining => pause < remaining,
@@ -112,6 +135,14 @@ mod tests {
             None,
             "a request without a deadline does not wait for a day"
         );
+    }
+
+    #[test]
+    fn a_request_waits_out_a_hold_that_its_time_allows() {
+        let wait = |held_us, remaining_us| wait(&CONFIG, held_us, remaining_us, 0.0);
+        assert_eq!(wait(700, 1_000), Some(750));
+        assert_eq!(wait(700, 750), None);
+        assert_eq!(wait(30_000_000, u64::MAX), Some(30_000_050));
     }
 
     #[test]
