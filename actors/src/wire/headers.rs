@@ -264,9 +264,9 @@ pub fn budget(headers: &HeaderMap) -> Result<Option<Duration>, Fault> {
     }
 }
 
-/// Sets the remaining time.
+/// Sets the remaining time, at most [`MAX_BUDGET`]: receivers refuse a longer one.
 pub fn put_budget(headers: &mut HeaderMap, budget: Duration) {
-    let micros = u64::try_from(budget.as_micros()).unwrap_or(u64::MAX);
+    let micros = budget.min(MAX_BUDGET).as_micros() as u64;
     headers.insert(BUDGET.clone(), HeaderValue::from(micros));
 }
 

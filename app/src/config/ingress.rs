@@ -2,6 +2,7 @@
 
 use std::num::NonZeroU32;
 
+use kaskade_actors::wire::headers::MAX_BUDGET;
 use kaskade_policy::plan::Batching;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -21,7 +22,7 @@ pub struct IngressConfig {
     pub queue_capacity: NonZeroU32,
     /// Budget of a request that states none.
     pub default_budget: HumanDuration,
-    /// Maximum budget; a longer one is shortened to it.
+    /// Maximum budget, at most 1 h; a longer budget of a request is shortened to it.
     pub max_budget: HumanDuration,
     /// Replies that an ingress remembers, by the ids of their requests, for labels that arrive later (`kaskade feedback`).
     pub recent_replies: u32,
@@ -43,6 +44,19 @@ impl Default for IngressConfig {
             recent_replies: 10_000,
             drain_timeout: HumanDuration::from_millis(10_000),
         }
+    }
+}
+
+impl IngressConfig {
+    /// Returns what is wrong with the maximum budget, if it is too long.
+    pub(super) fn problem(&self) -> Option<String> {
+        (self.max_budget.duration() > MAX_BUDGET).then(|| {
+            format!(
+                "ingress.max_budget: {} is longer than the longest budget; write `{}` or less",
+                self.max_budget,
+                humantime::format_duration(MAX_BUDGET)
+            )
+        })
     }
 }
 

@@ -150,6 +150,22 @@ fn durations_of_durable_requests_are_read() {
     assert_eq!(durable.dead_letter_retention.to_string(), "3days");
 }
 
+/// Requests of such an app had headers that every receiver refused.
+#[test]
+fn a_budget_of_more_than_an_hour_is_refused_with_the_limit() {
+    let problems = |max_budget: &str| {
+        let text = format!("{MINIMAL}[ingress]\nmax_budget = \"{max_budget}\"\n");
+        let mut problems = App::parse(&text).unwrap().problems();
+        problems.retain(|problem| problem.starts_with("ingress."));
+        problems
+    };
+    assert_eq!(problems("1h"), [""; 0]);
+    assert_eq!(
+        problems("2h"),
+        ["ingress.max_budget: 2h is longer than the longest budget; write `1h` or less"]
+    );
+}
+
 #[test]
 fn each_malformed_value_is_refused_with_its_line() {
     let after = |extra: &str| format!("{MINIMAL}{extra}");

@@ -79,6 +79,7 @@ impl App {
         problems.extend(self.class_problems());
         problems.extend(self.plan_problems());
         problems.extend(self.telemetry.problems());
+        problems.extend(self.ingress.problem());
         problems.extend(self.gateway.problems());
         problems.extend(self.generation.problems());
         problems.extend(self.durable.iter().flat_map(DurableConfig::problems));

@@ -39,6 +39,21 @@ fn an_invalid_budget_is_refused_with_the_valid_form() {
     assert_eq!(budget(&with(&BUDGET, "0")), Ok(Some(Duration::ZERO)));
 }
 
+/// Regression: a budget above the limit was written as it was, and refused by its receiver.
+#[test]
+fn every_written_budget_is_read_back() {
+    for (written, read) in [
+        (Duration::ZERO, Duration::ZERO),
+        (MAX_BUDGET, MAX_BUDGET),
+        (2 * MAX_BUDGET, MAX_BUDGET),
+        (Duration::MAX, MAX_BUDGET),
+    ] {
+        let mut headers = HeaderMap::new();
+        put_budget(&mut headers, written);
+        assert_eq!(budget(&headers), Ok(Some(read)), "{written:?}");
+    }
+}
+
 #[test]
 fn ids_that_could_break_a_header_or_a_log_are_refused() {
     for id in ["", "a b", "a\tb", "é", &"x".repeat(129)] {
