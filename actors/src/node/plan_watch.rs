@@ -110,7 +110,16 @@ struct Follower {
 impl Follower {
     /// Follows one watch. Returns when it ends, or misses what the store holds.
     async fn until_lost(&mut self, link: &Link) -> Result<(), StoreError> {
-        let mut stored = self.store.watch().await?;
+        let mut stored = match self.store.watch().await {
+            Ok(stored) => stored,
+            Err(error) => {
+                // A deleted bucket cannot be watched, and restoring the plan creates it again.
+                if let Ok(found) = self.store.get().await {
+                    self.take(found).await?;
+                }
+                return Err(error);
+            }
+        };
         link.up();
         let mut read = tokio::time::interval_at(Instant::now() + READ_AGAIN, READ_AGAIN);
         read.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
@@ -235,6 +244,8 @@ fn shift(message: &async_nats::Message, plans: &PlanVersions, metrics: &Metrics)
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Mutex;
+
     use futures::FutureExt;
     use futures::future::BoxFuture;
     use kaskade_policy::plan::Plan;
@@ -294,6 +305,67 @@ mod tests {
         fn history(&self) -> BoxFuture<'_, Result<Vec<HistoryEntry>, StoreError>> {
             denied()
         }
+    }
+
+    /// A deleted bucket, which cannot be watched until a plan is written. The first write fails.
+    #[derive(Default)]
+    struct Deleted {
+        written: Mutex<Option<StoredPlan>>,
+        has_failed: AtomicBool,
+    }
+
+    impl Deleted {
+        fn written(&self) -> Option<StoredPlan> {
+            self.written.lock().unwrap().clone()
+        }
+    }
+
+    impl PlanStore for Deleted {
+        fn get(&self) -> BoxFuture<'_, Result<Option<StoredPlan>, StoreError>> {
+            futures::future::ready(Ok(self.written())).boxed()
+        }
+
+        fn write<'a>(
+            &'a self,
+            plan: &'a Plan,
+            epoch: u64,
+            _: Option<u64>,
+        ) -> BoxFuture<'a, Result<(), StoreError>> {
+            if !self.has_failed.swap(true, Relaxed) {
+                return denied();
+            }
+            let plan = plan.clone();
+            *self.written.lock().unwrap() = Some(StoredPlan { plan, epoch });
+            futures::future::ready(Ok(())).boxed()
+        }
+
+        fn watch(&self) -> BoxFuture<'_, Result<Plans, StoreError>> {
+            if self.written().is_none() {
+                return denied();
+            }
+            let silent = Plans(futures::stream::pending().boxed());
+            futures::future::ready(Ok(silent)).boxed()
+        }
+
+        fn history(&self) -> BoxFuture<'_, Result<Vec<HistoryEntry>, StoreError>> {
+            denied()
+        }
+    }
+
+    /// Regression: every later attempt ended at the watch, which needs the bucket.
+    #[tokio::test(start_paused = true)]
+    async fn the_plan_of_a_deleted_store_is_restored_after_a_failed_write() {
+        let plans = PlanVersions::new("digits");
+        let plan = Plan::cascade("digits").stage("only", "small").build().unwrap();
+        plans.adopt(3, plan.clone()).unwrap();
+        let (deleted, followed) = (Arc::new(Deleted::default()), Followed::new());
+        let state = followed.interruptions().remove(0);
+        let following = tokio::spawn(store(deleted.clone(), plans, followed.store.clone()));
+        tokio::time::sleep(4 * OPEN_AGAIN).await;
+        let restored = deleted.written().map(|stored| (stored.epoch, stored.plan));
+        assert_eq!(restored, Some((3, plan)));
+        assert!(state.borrow().is_none(), "it is watched again");
+        following.abort();
     }
 
     #[tokio::test(start_paused = true)]
