@@ -116,14 +116,23 @@ impl Parts {
     async fn drain(self, grace: Duration) {
         let end = Instant::now() + grace;
         self.close.send_replace(true);
-        if let Some(ingresses) = &self.ingresses {
-            for ingress in &ingresses.running {
-                ingress.announced.withdraw();
+        let idle = async {
+            if let Some(ingresses) = &self.ingresses {
+                for ingress in &ingresses.running {
+                    ingress.announced.withdraw();
+                }
+                until(end, || ingresses.are_idle()).await;
             }
-            until(end, || ingresses.are_idle()).await;
-        }
-        if let (Some(worker), Some(first)) = (&self.worker, self.shards.shared().first()) {
-            leave(worker, first, end).await;
+        };
+        let announced = async {
+            if let (Some(worker), Some(first)) = (&self.worker, self.shards.shared().first()) {
+                announce_leave(worker, first, end).await;
+            }
+        };
+        // Meanwhile, requests of this process's ingresses reach its replicas: a process does not avoid replicas of its own.
+        tokio::join!(idle, announced);
+        if let Some(worker) = &self.worker {
+            leave(worker, end).await;
         }
         for ingress in self.ingresses.into_iter().flat_map(|ingresses| ingresses.running) {
             let _ = ingress.address.send(FailInFlight).await;
@@ -135,11 +144,8 @@ impl Parts {
     }
 }
 
-/// Takes the worker's replicas out of service: waits until ingresses avoid them, ends the subscriptions, waits until
-/// accepted requests are answered, and sends a last heartbeat that says they are gone. If the grace time ends first,
-/// that heartbeat is not sent: for lost replicas, ingresses retry every request that may be there, but for departed
-/// replicas only the requests known to be there.
-async fn leave(worker: &Addr<Worker>, shard: &ShardContext, end: Instant) {
+/// Announces that the worker's replicas leave, and waits until ingresses avoid them.
+async fn announce_leave(worker: &Addr<Worker>, shard: &ShardContext, end: Instant) {
     let senders = drain::Senders::listen(&shard.bus, shard.dispatcher.app()).await;
     let Ok(replicas) = worker.send(AnnounceLeave).await else {
         return;
@@ -149,6 +155,13 @@ async fn leave(worker: &Addr<Worker>, shard: &ShardContext, end: Instant) {
         Ok(_) => {}
         Err(error) => tracing::warn!(%error, "shutting down without confirmation from the ingresses"),
     }
+}
+
+/// Takes the worker's replicas out of service: ends the subscriptions, waits until accepted requests are answered, and
+/// sends a last heartbeat that says they are gone. If the grace time ends first, that heartbeat is not sent: for lost
+/// replicas, ingresses retry every request that may be there, but for departed replicas only the requests known to be
+/// there.
+async fn leave(worker: &Addr<Worker>, end: Instant) {
     if let Ok(draining) = worker.send(Leave).await {
         until(end, || draining.done()).await;
         if !draining.done() {

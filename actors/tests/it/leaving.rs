@@ -1,8 +1,8 @@
 //! Processes that leave behind a connection that is slow from the server to the client: no request is lost.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, mpsc};
 use std::time::Duration;
 
 use crate::common::gears::block_on;
@@ -11,7 +11,7 @@ use futures::StreamExt;
 use kaskade_actors::bus::{Bus, BusConfig};
 use kaskade_actors::ingress::IngressConfig;
 use kaskade_actors::stage::worker::{Loader, WorkerConfig};
-use kaskade_actors::wire::{Message as _, StageRequest};
+use kaskade_actors::wire::{IngressState, Message as _, StageRequest};
 use kaskade_actors::{
     App, AttachConfig, Client, Code, Fault, Node, NodeConfig, Stage, StageInput, StageOutput, attach_stage,
 };
@@ -289,6 +289,114 @@ fn what_a_worker_has_not_answered_when_its_grace_time_is_over_is_sent_again() {
     assert_eq!((label(&reply.outputs), ingress.metrics().read().retried), (1, 1));
     ingress.stop();
     fast.stop();
+}
+
+/// Waits, before it runs a batch, until the sender of its channel is dropped. Counts requests.
+struct Held {
+    began: mpsc::Sender<()>,
+    until: Arc<Mutex<mpsc::Receiver<()>>>,
+    ran: Arc<AtomicUsize>,
+}
+
+impl Model for Held {
+    fn run(&mut self, batch: &[Inputs]) -> Vec<Result<Outputs, ModelError>> {
+        self.ran.fetch_add(batch.len(), Ordering::SeqCst);
+        let _ = self.began.send(());
+        let _ = self.until.lock().unwrap().recv();
+        let model = &mut Scripted {
+            strength: 9.0,
+            run: Duration::ZERO,
+        };
+        model.run(batch)
+    }
+}
+
+/// It announced that its replicas leave only after its ingress was idle: other ingresses sent to them until then.
+#[test]
+fn a_process_with_an_ingress_and_a_worker_gets_no_requests_from_other_ingresses_once_it_stops() {
+    let server = NatsServer::start(NatsOptions::jetstream());
+    let (app, workers) = ("leaving-all", ["leaves", "stays"]);
+    let (began, has_begun) = mpsc::channel();
+    let (release, until) = mpsc::channel::<()>();
+    let (until, ran) = (Arc::new(Mutex::new(until)), Arc::<AtomicUsize>::default());
+    let counted = Arc::clone(&ran);
+    let held: Loader = Arc::new(move |_: &Replica| {
+        Ok(Box::new(Held {
+            began: began.clone(),
+            until: Arc::clone(&until),
+            ran: Arc::clone(&counted),
+        }) as Box<dyn Model>)
+    });
+    let prompt: Loader = Arc::new(|_: &Replica| {
+        Ok(Box::new(Scripted {
+            strength: 9.0,
+            run: Duration::ZERO,
+        }) as Box<dyn Model>)
+    });
+    let node = |worker: &str, loader: &Loader| {
+        let config = WorkerConfig {
+            name: worker.to_owned(),
+            ..WorkerConfig::default()
+        };
+        Node::start(NodeConfig {
+            app: app.to_owned(),
+            bus: BusConfig::new(app).url(server.url()),
+            ingress: Some(IngressConfig::default()),
+            worker: Some((config, Arc::clone(loader))),
+            plan: Some(two_stages(app, &workers)),
+            planner: None,
+            power: None,
+            grace: 4 * BUDGET,
+        })
+        .unwrap()
+    };
+    let runtime = crate::foreign::runtime();
+    let leaves = node("leaves", &held);
+    let client = Client::new(leaves.bus(), App::new(app).unwrap()).retry(false);
+    let client = client.with_local_ingress(leaves.local_intake());
+    // So unsure that it goes to both stages.
+    let long = runtime.spawn(async move { client.infer(ask(1.0, 0.01), 4 * BUDGET).await });
+    has_begun.recv_timeout(BUDGET).unwrap();
+
+    let stays = node("stays", &prompt);
+    let app = App::new(app).unwrap();
+    let mut states = runtime.block_on(async {
+        let states = stays.bus().subscribe(app.ingresses(), None).await.unwrap();
+        stays.bus().barrier().await.unwrap();
+        states
+    });
+    let leaving = std::thread::spawn(|| leaves.stop());
+    let is_told = async {
+        while let Some(message) = states.next().await {
+            let state = IngressState::decode(&message.payload).unwrap();
+            let avoids = |variant: &str| state.unavailable.contains(&format!("{variant}-leaves"));
+            if stays.ingresses().contains(&state.ingress) && avoids("small") && avoids("large") {
+                return;
+            }
+        }
+    };
+    let told = runtime.block_on(async { timeout(BUDGET, is_told).await });
+    assert!(
+        told.is_ok(),
+        "the other ingress still sends to the leaving replicas"
+    );
+    let client = Client::new(stays.bus(), app).retry(false);
+    let client = client.with_local_ingress(stays.local_intake());
+    let asked = runtime.block_on(async {
+        let asked = (0..100).map(|_| client.infer(ask(1.0, 0.01), BUDGET));
+        futures::future::join_all(asked).await
+    });
+    for reply in asked {
+        assert_eq!(label(&reply.unwrap().outputs), 1);
+    }
+    assert_eq!(ran.load(Ordering::SeqCst), 1, "only its own request");
+
+    drop(release);
+    let reply = runtime.block_on(long).unwrap().unwrap();
+    assert_eq!((label(&reply.outputs), reply.hops.len()), (1, 2));
+    assert_eq!(ran.load(Ordering::SeqCst), 2, "its own request, at both stages");
+    leaving.join().unwrap();
+    stays.stop();
 }
 
 /// Answers like the scripted model.
