@@ -2,8 +2,8 @@
 //! unless `is_causal` of the configuration is false.
 //!
 //! Inputs: those of a text encoder without token types ([`super::text_encoder`]). Masked tokens are removed. A
-//! classifier applies the layer `score` to the last token that is not padding; BART applies two layers to the last
-//! token of its decoder, which must be EOS. A token classifier reads every token. An embedding model uses the pooling
+//! classifier applies the layer `score` to the last token that is not padding; an encoder-decoder applies two layers to
+//! the last EOS token of its decoder, which must end the text (mBART and `PLBart`: may precede the language). A token classifier reads every token. An embedding model uses the pooling
 //! of its sentence-transformers modules, by default the mean.
 //!
 //! In partitions, all but the last return `hidden_states` FP32 `[sequence, width]`, which all but the first take;
@@ -98,7 +98,10 @@ pub(super) fn build(
     let limits = TokenLimits {
         vocabulary: decoder.model_config.vocabulary,
         types: 0,
-        context: decoder.model_config.context,
+        context: match &decoder.encoder {
+            Some(encoder) => encoder.context.min(decoder.model_config.context),
+            None => decoder.model_config.context,
+        },
     };
     let texts = if class.task == DecoderTask::TokenClassification {
         Texts::Labelled
@@ -114,11 +117,17 @@ pub(super) fn build(
             }
             _ => None,
         };
-        let end = is_encoder_decoder.then(|| checkpoint.config.required::<u32>("eos_token_id"));
+        let end = match &decoder.encoder {
+            Some(encoder) => Some(End {
+                token: checkpoint.config.required::<u32>("eos_token_id")?,
+                precedes: encoder.starts_with_last,
+            }),
+            None => None,
+        };
         input_stage = Some(InputStage {
             reader: reader()?,
             padding,
-            end: end.transpose()?,
+            end,
         });
     }
     let text = TextPassthrough::of(texts, partition, reader)?;
@@ -155,6 +164,8 @@ struct TextDecoder<O: Ops> {
 struct Request {
     /// Hidden states before the layers.
     states: Vec<f32>,
+    /// Number of tokens up to the last one that the head reads; `None` if it reads all.
+    read: Option<usize>,
     /// The text, for token classification.
     text: Option<TokenText>,
     /// Inputs that the next partition receives besides hidden states.
@@ -177,7 +188,23 @@ struct InputStage {
     /// Padding token: a classifier reads the last token before the trailing padding; `None` if all tokens count.
     padding: Option<i64>,
     /// Token that must end a text; `None` if there is no such requirement.
-    end: Option<u32>,
+    end: Option<End>,
+}
+
+/// Token at the end of a text.
+#[derive(Clone, Copy)]
+struct End {
+    token: u32,
+    /// Whether other tokens, such as the language, may follow it.
+    precedes: bool,
+}
+
+impl End {
+    /// Returns the number of tokens up to the last end; `None` if the text does not end with it.
+    fn of(self, tokens: &[u32]) -> Option<usize> {
+        let last = tokens.iter().rposition(|token| *token == self.token)? + 1;
+        (self.precedes || last == tokens.len()).then_some(last)
+    }
 }
 
 impl InputStage {
@@ -244,6 +271,7 @@ impl<O: Ops> TextDecoder<O> {
             signature.check(inputs)?;
             return Ok(Request {
                 states: states::values(inputs)?,
+                read: None,
                 text: self.text.read(inputs)?,
                 forwarded_inputs,
             });
@@ -251,19 +279,28 @@ impl<O: Ops> TextDecoder<O> {
         let windows = input_stage.reader.read(inputs)?.into_iter().next();
         let tokens = windows.as_ref().map(|tokens| input_stage.visible(tokens));
         let tokens = tokens.unwrap_or_default();
-        match input_stage.end {
-            Some(end) if tokens.last() != Some(&end) => Err(ModelError::BadInput {
-                name: inputs
-                    .first()
-                    .map_or_else(|| "input_ids".into(), |input| input.name.clone()),
-                reason: format!("its last token must be {end}, the end of the text, which is classified"),
-            }),
-            _ => Ok(Request {
-                states: self.layers.embed(&tokens),
-                text: windows.and_then(|tokens| tokens.labelled),
-                forwarded_inputs,
-            }),
-        }
+        let read = match input_stage.end.map(|end| (end, end.of(&tokens))) {
+            None => None,
+            Some((_, Some(read))) => Some(read),
+            Some((end, None)) => {
+                let place = if end.precedes { "a" } else { "its last" };
+                return Err(ModelError::BadInput {
+                    name: inputs
+                        .first()
+                        .map_or_else(|| "input_ids".into(), |input| input.name.clone()),
+                    reason: format!(
+                        "{place} token must be {}, the end of the text, which is classified",
+                        end.token
+                    ),
+                });
+            }
+        };
+        Ok(Request {
+            states: self.layers.embed(&tokens),
+            read,
+            text: windows.and_then(|tokens| tokens.labelled),
+            forwarded_inputs,
+        })
     }
 
     fn answer(&self, requests: &[Request]) -> Result<BatchResults, ModelError> {
@@ -279,7 +316,11 @@ impl<O: Ops> TextDecoder<O> {
             return Ok(states::with_inputs(outputs, forwarded_inputs));
         };
         let states = ops.normalise(&states, norm);
-        let masks: Vec<Vec<bool>> = lengths.iter().map(|length| vec![true; *length]).collect();
+        let masks = requests.iter().zip(&lengths).map(|(request, length)| {
+            let read = request.read.unwrap_or(*length);
+            (0..*length).map(|token| token < read).collect()
+        });
+        let masks: Vec<Vec<bool>> = masks.collect();
         let masks: Vec<&[bool]> = masks.iter().map(Vec::as_slice).collect();
         let known = requests.iter().map(|request| {
             vec![KnownText {

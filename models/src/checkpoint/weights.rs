@@ -321,7 +321,7 @@ impl Weights {
     }
 
     /// Renames all tensors.
-    pub(super) fn rename(&mut self, renamed: impl Fn(&str) -> String) {
+    pub(crate) fn rename(&mut self, renamed: impl Fn(&str) -> String) {
         let tensors = std::mem::take(&mut self.remaining).into_iter();
         self.remaining = tensors.map(|(name, tensor)| (renamed(&name), tensor)).collect();
     }

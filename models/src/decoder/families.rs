@@ -9,6 +9,7 @@ mod biogpt;
 mod bitnet;
 mod bloom;
 mod cohere;
+mod dbrx;
 mod deepseek;
 mod dots1;
 mod ernie;
@@ -36,6 +37,7 @@ mod llama;
 mod llama4;
 mod mamba;
 mod mellum;
+mod mimo;
 mod minicpm3;
 mod minimax_m2;
 mod ministral;
@@ -48,8 +50,10 @@ mod nanochat;
 mod nemotron;
 pub(super) mod nemotron_h;
 mod olmo;
+mod olmo_hybrid;
 mod openai_gpt;
 mod opt;
+mod persimmon;
 mod phi;
 mod phi3;
 mod phimoe;
@@ -174,6 +178,20 @@ const fn encoder_decoder(
         base,
         head: LmHeadConfig::SEPARATE,
         read: ReadFn::Whole(read),
+    }
+}
+
+/// Defines the sequence classifier of an encoder-decoder that is read differently from the model that generates.
+const fn encoder_decoder_classifier(
+    classifier: &'static str,
+    model_type: &'static str,
+    base: &'static str,
+    read: fn(&mut Checkpoint) -> Result<Decoder, LoadError>,
+) -> Family {
+    Family {
+        generator: None,
+        classifier: Some(classifier),
+        ..encoder_decoder(classifier, model_type, base, read)
     }
 }
 
@@ -324,6 +342,11 @@ pub(super) const FAMILIES: &[Family] = &[
     like_llama!("Glm", "glm", glm::read_1),
     like_llama!("Glm4", "glm4", glm::read_4),
     unclassified!("Glm4Moe", "glm4_moe", LmHeadConfig::SEPARATE, glm::read_4_moe),
+    like_llama!("Persimmon", "persimmon", persimmon::read),
+    Family {
+        classifier: None,
+        ..family!("Dbrx", "dbrx", "transformer.", LmHeadConfig::SEPARATE, dbrx::read)
+    },
     like_llama!("Nemotron", "nemotron", nemotron::read),
     like_llama!("Exaone4", "exaone4", exaone4::read),
     unclassified!("Ernie4_5", "ernie4_5", LmHeadConfig::TIED, ernie::read),
@@ -469,6 +492,12 @@ pub(super) const FAMILIES: &[Family] = &[
         LmHeadConfig::SEPARATE,
         exaone4::read_moe
     ),
+    unclassified!(
+        "MiMoV2Flash",
+        "mimo_v2_flash",
+        LmHeadConfig::SEPARATE,
+        mimo::read_2
+    ),
     unclassified!("Afmoe", "afmoe", LmHeadConfig::SEPARATE, afmoe::read),
     token_family!(
         "classifier",
@@ -492,9 +521,28 @@ pub(super) const FAMILIES: &[Family] = &[
     recurrent::MAMBA_2,
     recurrent::FALCON_MAMBA,
     recurrent::JAMBA,
+    recurrent::OLMO_HYBRID,
     encoder_decoder("T5ForConditionalGeneration", "t5", "", t5::read),
     encoder_decoder("MT5ForConditionalGeneration", "mt5", "", t5::read),
     encoder_decoder("UMT5ForConditionalGeneration", "umt5", "", t5::read_umt5),
+    encoder_decoder_classifier(
+        "T5ForSequenceClassification",
+        "t5",
+        "transformer.",
+        t5::read_classifier,
+    ),
+    encoder_decoder_classifier(
+        "MT5ForSequenceClassification",
+        "mt5",
+        "transformer.",
+        t5::read_classifier,
+    ),
+    encoder_decoder_classifier(
+        "UMT5ForSequenceClassification",
+        "umt5",
+        "transformer.",
+        t5::read_umt5_classifier,
+    ),
     encoder_decoder("LongT5ForConditionalGeneration", "longt5", "", t5::read_long),
     encoder_decoder("LEDForConditionalGeneration", "led", "led.", bart::read_led),
     encoder_decoder(
@@ -514,11 +562,23 @@ pub(super) const FAMILIES: &[Family] = &[
         "model.",
         bart::read_mbart,
     ),
+    encoder_decoder_classifier(
+        "MBartForSequenceClassification",
+        "mbart",
+        "model.",
+        bart::read_mbart_classifier,
+    ),
     encoder_decoder(
         "PLBartForConditionalGeneration",
         "plbart",
         "model.",
         bart::read_plbart,
+    ),
+    encoder_decoder_classifier(
+        "PLBartForSequenceClassification",
+        "plbart",
+        "model.",
+        bart::read_plbart_classifier,
     ),
     encoder_decoder(
         "PegasusForConditionalGeneration",

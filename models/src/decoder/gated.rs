@@ -46,6 +46,9 @@ pub(super) struct Layout {
     pub(super) norm_offset: f32,
     /// Names of a layer's norms.
     pub(super) norm_names: NormNames,
+    /// Whether layers without attention have norms before mixer and feed-forward, as in Llama, whatever norms the
+    /// others have (`OLMo` Hybrid).
+    pub(super) recurrent_input_norms: bool,
     /// Query-key norms, if there are any.
     pub(super) head_norms: HeadNormLayout,
     /// Prefix of embedding and layers.
@@ -54,6 +57,8 @@ pub(super) struct Layout {
     pub(super) final_norm: &'static str,
     /// Whether each layer has the attention of [`ModelConfig::local`].
     pub(super) local_layers: Vec<bool>,
+    /// Size of a value head, if it is smaller than that of a key head (`MiMo`).
+    pub(super) value_dim: Option<usize>,
     /// Whether global layers use keys also as values, before norm and rotation (Gemma 4).
     pub(super) keys_are_values: bool,
     /// For each layer, the layer whose keys and values it uses; empty if each layer uses its own.
@@ -82,6 +87,8 @@ pub(super) enum Extra {
     No,
     /// Attention sinks (gpt-oss).
     Sinks,
+    /// Attention sinks of local layers (`MiMo`).
+    LocalSinks,
     /// Coefficients of the activation xIELU (Apertus).
     Activation,
     /// Gates of the attention's output; the gates of a head follow its queries in the query projection (Qwen 3.5).
@@ -186,6 +193,7 @@ impl Default for Layout {
                 feed_forward: "post_attention_layernorm",
                 feed_forward_output: "post_feedforward_layernorm",
             },
+            recurrent_input_norms: false,
             head_norms: HeadNormLayout {
                 names: ["self_attn.q_norm", "self_attn.k_norm"],
                 tensors: HeadNormTensors::Norm,
@@ -193,6 +201,7 @@ impl Default for Layout {
             base: "model",
             final_norm: "model.norm",
             local_layers: Vec::new(),
+            value_dim: None,
             keys_are_values: false,
             kv_sources: Vec::new(),
             inner_sizes: Vec::new(),

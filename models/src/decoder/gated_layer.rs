@@ -130,6 +130,9 @@ impl LayerTensors<'_> {
             let keys = self.linear("self_attn.k_proj", width, key, bias)?;
             let values = if layout.keys_are_values && !self.local {
                 keys.clone()
+            } else if let Some(value_dim) = layout.value_dim {
+                let values = self.linear("self_attn.v_proj", width, heads.keys * value_dim, bias)?;
+                values.padded_outputs(value_dim, heads.head_dim)
             } else {
                 self.linear("self_attn.v_proj", width, key, bias)?
             };
@@ -149,9 +152,25 @@ impl LayerTensors<'_> {
         } else {
             (query, None)
         };
-        let output = self.linear(layout.output, query.outputs, width, layout.output_bias)?;
-        let sinks = if layout.extra == Extra::Sinks {
-            let name = self.at("self_attn.sinks");
+        let output = if let Some(value_dim) = layout.value_dim {
+            let output = self.linear(
+                layout.output,
+                heads.queries * value_dim,
+                width,
+                layout.output_bias,
+            )?;
+            output.padded_inputs(value_dim, heads.head_dim)
+        } else {
+            self.linear(layout.output, query.outputs, width, layout.output_bias)?
+        };
+        let sinks = if layout.extra == Extra::Sinks || layout.extra == Extra::LocalSinks && self.local {
+            // The name in published files of MiMo.
+            let published = self.at("self_attn.attention_sink_bias");
+            let name = if self.weights.contains(&published) {
+                published
+            } else {
+                self.at("self_attn.sinks")
+            };
             self.weights.take(&name, &[heads.queries])?
         } else {
             Vec::new()
@@ -270,13 +289,15 @@ impl LayerTensors<'_> {
     fn norms(&mut self, layer: LayerWeights) -> Result<LayerWeights, LoadError> {
         let (names, width) = (self.layout.norm_names, self.model_config.width);
         let config = self.model_config;
+        let own = self.layout.recurrent_input_norms && !self.attends();
         let mut norm = |used: bool, name: &str| used.then(|| self.norm(name, width)).transpose();
-        let after = config.output_norms != OutputNorms::No;
+        let after = config.output_norms != OutputNorms::No && !own;
+        let before = !config.no_input_norms || own;
         let attention_output_norm = norm(after, names.attention_output)?;
         let feed_forward_output_norm = norm(after, names.feed_forward_output)?;
         let reads_input = config.parallel != Parallel::SharedNorm;
-        let attention_norm = norm(!config.no_input_norms, names.attention)?;
-        let feed_forward_norm = norm(!config.no_input_norms && reads_input, names.feed_forward)?;
+        let attention_norm = norm(before, names.attention)?;
+        let feed_forward_norm = norm(before && reads_input, names.feed_forward)?;
         let (mut attention_sub_norm, mut feed_forward_sub_norm) = (None, None);
         if self.layout.extra == Extra::InnerNorms {
             attention_sub_norm = Some(self.norm("self_attn.attn_sub_norm", config.heads.query_width())?);

@@ -298,6 +298,37 @@ impl LinearWeights {
         }
     }
 
+    /// Pads each group of `size` outputs with zeros to `padded`.
+    #[must_use]
+    pub(super) fn padded_outputs(self, size: usize, padded: usize) -> Self {
+        let pad = |values: &[f32]| -> Vec<f32> {
+            let groups = values.chunks(size.max(1));
+            let each =
+                groups.flat_map(|group| group.iter().copied().chain(std::iter::repeat(0.0)).take(padded));
+            each.collect()
+        };
+        Self {
+            weight: pad(&self.weight),
+            bias: pad(&self.bias),
+            outputs: self.outputs / size.max(1) * padded,
+            ..self
+        }
+    }
+
+    /// Adds inputs with zero weights after each group of `size` inputs, which then has `padded` of them.
+    #[must_use]
+    pub(super) fn padded_inputs(self, size: usize, padded: usize) -> Self {
+        let groups = self.weight.chunks((size * self.outputs).max(1));
+        let length = padded * self.outputs;
+        let weight =
+            groups.flat_map(|group| group.iter().copied().chain(std::iter::repeat(0.0)).take(length));
+        Self {
+            weight: weight.collect(),
+            inputs: self.inputs / size.max(1) * padded,
+            ..self
+        }
+    }
+
     /// Multiplies the weights by a factor for the inputs, and every output by its own factor.
     #[must_use]
     pub(super) fn scaled(mut self, input: f32, output: impl Fn(usize) -> f32) -> Self {

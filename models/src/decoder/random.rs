@@ -104,6 +104,7 @@ impl Decoder {
         self.encoder = Some(Encoder {
             context,
             start_token: 0,
+            starts_with_last: false,
             relative_bias: Some(RelativeBias {
                 max_distance,
                 values: LinearWeights::random(rng, 2 * max_distance + 1, model_config.heads.queries, false)

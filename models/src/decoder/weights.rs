@@ -127,6 +127,8 @@ pub struct Encoder {
     pub context: usize,
     /// Start token of every answer.
     pub start_token: u32,
+    /// Whether a classifier's decoder begins with the last token of the text instead of the start token.
+    pub starts_with_last: bool,
     /// Bidirectional relative position bias; `None` if the inputs have positions.
     pub relative_bias: Option<RelativeBias>,
     /// Embedding of the prompt's tokens.

@@ -87,6 +87,9 @@ pub(crate) const DECODERS: &[&str] = &[
     "exaone-moe",
     "afmoe",
     "biogpt",
+    "persimmon",
+    "dbrx",
+    "mimo",
     "t5",
     "t5-v1_1",
     "umt5",
@@ -138,6 +141,7 @@ pub(crate) const DECODERS: &[&str] = &[
     "jamba",
     "bamba",
     "qwen3-5-moe",
+    "olmo-hybrid",
 ];
 
 /// A prompt with the results of transformers.

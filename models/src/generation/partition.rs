@@ -21,7 +21,7 @@ struct WholeEncoder<M: Ops> {
 }
 
 /// Contiguous layers of a decoder, with its head if they are the last. Or a whole encoder-decoder as a classifier,
-/// whose decoder reads the start token and then the text of its encoder.
+/// whose decoder reads a start token and then the text of its encoder.
 pub(crate) struct DecoderPartition<M: Ops> {
     ops: M,
     encoder: Option<WholeEncoder<M>>,
@@ -81,7 +81,9 @@ impl<M: Ops> DecoderPartition<M> {
             return self.decoder.embed(tokens, 0, embedding);
         };
         let mut embedded = self.decoder.embed_prompt(tokens, &encoder.form.inputs, embedding);
-        let begun = std::iter::once(encoder.form.start_token).chain(tokens.iter().copied());
+        let last = tokens.last().filter(|_| encoder.form.starts_with_last);
+        let start = last.copied().unwrap_or(encoder.form.start_token);
+        let begun = std::iter::once(start).chain(tokens.iter().copied());
         let begun: Vec<u32> = begun.take(tokens.len()).collect();
         embedded.extend(self.decoder.embed(&begun, 0, embedding));
         embedded

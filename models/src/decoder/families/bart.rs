@@ -35,6 +35,8 @@ struct Layout {
     activation: &'static str,
     /// Default of `decoder_start_token_id`.
     start_token: Option<u32>,
+    /// Whether the decoder of a classifier begins with the last token of the text.
+    starts_with_last: bool,
 }
 
 /// Kind of position embeddings.
@@ -57,26 +59,47 @@ const BART: Layout = Layout {
     scales: false,
     activation: "gelu",
     start_token: Some(2),
+    starts_with_last: false,
 };
 
 pub(super) fn read_bart(checkpoint: &mut Checkpoint) -> Result<Decoder, LoadError> {
     read(checkpoint, &BART)
 }
 
+const MBART: Layout = Layout {
+    norms_after: false,
+    start_token: None,
+    ..BART
+};
+
+const PLBART: Layout = Layout {
+    scales: true,
+    start_token: None,
+    ..BART
+};
+
 pub(super) fn read_mbart(checkpoint: &mut Checkpoint) -> Result<Decoder, LoadError> {
-    let layout = Layout {
-        norms_after: false,
-        start_token: None,
-        ..BART
-    };
-    read(checkpoint, &layout)
+    read(checkpoint, &MBART)
 }
 
 pub(super) fn read_plbart(checkpoint: &mut Checkpoint) -> Result<Decoder, LoadError> {
+    read(checkpoint, &PLBART)
+}
+
+pub(super) fn read_mbart_classifier(checkpoint: &mut Checkpoint) -> Result<Decoder, LoadError> {
+    read_classifier(checkpoint, MBART)
+}
+
+pub(super) fn read_plbart_classifier(checkpoint: &mut Checkpoint) -> Result<Decoder, LoadError> {
+    read_classifier(checkpoint, PLBART)
+}
+
+/// Reads a model whose decoder begins with the last token of the text, so that its start token is not used.
+fn read_classifier(checkpoint: &mut Checkpoint, layout: Layout) -> Result<Decoder, LoadError> {
     let layout = Layout {
-        scales: true,
-        start_token: None,
-        ..BART
+        start_token: Some(0),
+        starts_with_last: true,
+        ..layout
     };
     read(checkpoint, &layout)
 }
@@ -178,6 +201,7 @@ fn read(checkpoint: &mut Checkpoint, layout: &Layout) -> Result<Decoder, LoadErr
         encoder: Some(Encoder {
             context: context(config, layout, "encoder")?,
             start_token,
+            starts_with_last: layout.starts_with_last,
             relative_bias: None,
             inputs: encoder.inputs,
             layers: encoder.layers,

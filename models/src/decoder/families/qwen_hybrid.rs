@@ -8,7 +8,7 @@ use crate::checkpoint::{Checkpoint, Config, LoadError};
 use crate::decoder::config_values;
 use crate::decoder::experts::ExpertLayout;
 use crate::decoder::gated::{self, Extra, Layout};
-use crate::decoder::recurrent::delta_net::DeltaNet;
+use crate::decoder::recurrent::delta_net::{DeltaNet, DeltaNetTensors};
 use crate::decoder::recurrent::{MixerConfig, RecurrentLayout};
 use crate::decoder::rotary::RotaryKeys;
 use crate::decoder::weights::{Decoder, ModelConfig, QueryKeyNorm};
@@ -23,16 +23,22 @@ pub(super) fn read_next(checkpoint: &mut Checkpoint, partition: Partition) -> Re
         _ => Some(qwen::with_shared_expert(config)?),
     };
     let normalised = config.optional("norm_topk_prob")?.unwrap_or(true);
-    read(checkpoint, partition, experts, normalised, true)
+    read(
+        checkpoint,
+        partition,
+        experts,
+        normalised,
+        DeltaNetTensors::ByKeyHead,
+    )
 }
 
 pub(super) fn read_3_5(checkpoint: &mut Checkpoint, partition: Partition) -> Result<Decoder, LoadError> {
-    read(checkpoint, partition, None, true, false)
+    read(checkpoint, partition, None, true, DeltaNetTensors::Fused)
 }
 
 pub(super) fn read_3_5_moe(checkpoint: &mut Checkpoint, partition: Partition) -> Result<Decoder, LoadError> {
     let experts = qwen::with_shared_expert(&checkpoint.config)?;
-    read(checkpoint, partition, Some(experts), true, false)
+    read(checkpoint, partition, Some(experts), true, DeltaNetTensors::Fused)
 }
 
 fn read(
@@ -40,7 +46,7 @@ fn read(
     partition: Partition,
     experts: Option<ExpertLayout>,
     normalised: bool,
-    by_key_head: bool,
+    tensors: DeltaNetTensors,
 ) -> Result<Decoder, LoadError> {
     let config = &checkpoint.config;
     // Layers for multi-token prediction (MTP), and the vision encoder.
@@ -72,14 +78,15 @@ fn read(
             layers: layers(config)?,
             beside_attention: false,
             module: "linear_attn",
-            mixer: MixerConfig::DeltaNet(delta_net(config, &model_config, by_key_head)?),
+            mixer: MixerConfig::DeltaNet(delta_net(config, &model_config, tensors)?),
         }),
         ..Layout::default()
     };
     gated::read(checkpoint, partition, model_config, &layout)
 }
 
-fn layers(config: &Config) -> Result<Vec<bool>, LoadError> {
+/// Returns which layers are gated `DeltaNets`.
+pub(super) fn layers(config: &Config) -> Result<Vec<bool>, LoadError> {
     if config.optional::<Vec<String>>("layer_types")?.is_some() {
         return gated::layers_of_type(config, "layer_types", &["linear_attention"], &["full_attention"]);
     }
@@ -92,7 +99,12 @@ fn layers(config: &Config) -> Result<Vec<bool>, LoadError> {
         .collect())
 }
 
-fn delta_net(config: &Config, model_config: &ModelConfig, by_key_head: bool) -> Result<DeltaNet, LoadError> {
+/// Reads the sizes of the gated `DeltaNets`.
+pub(super) fn delta_net(
+    config: &Config,
+    model_config: &ModelConfig,
+    tensors: DeltaNetTensors,
+) -> Result<DeltaNet, LoadError> {
     let mixer = DeltaNet {
         key_heads: config.size("linear_num_key_heads")?,
         value_heads: config.size("linear_num_value_heads")?,
@@ -100,7 +112,8 @@ fn delta_net(config: &Config, model_config: &ModelConfig, by_key_head: bool) -> 
         value_dim: config.size("linear_value_head_dim")?,
         kernel: config.size("linear_conv_kernel_dim")?,
         activation: model_config.activation,
-        by_key_head,
+        tensors,
+        beta_scale: 1.0,
     };
     if mixer.value_heads.is_multiple_of(mixer.key_heads) {
         Ok(mixer)

@@ -3,7 +3,7 @@
 use kaskade_policy::plan::Partition;
 
 use super::{Family, ReadFn};
-use super::{bamba, falcon_h1, granite, jamba, lfm2, mamba, nemotron_h, qwen_hybrid};
+use super::{bamba, falcon_h1, granite, jamba, lfm2, mamba, nemotron_h, olmo_hybrid, qwen_hybrid};
 use crate::checkpoint::{Checkpoint, LoadError};
 use crate::decoder::head::LmHeadConfig;
 use crate::decoder::weights::Decoder;
@@ -134,3 +134,14 @@ pub(super) const JAMBA: Family = Family {
         jamba::read,
     )
 };
+
+pub(super) const OLMO_HYBRID: Family = family(
+    [
+        "OlmoHybridForCausalLM",
+        "OlmoHybridModel",
+        "olmo_hybrid",
+        "model.",
+    ],
+    LmHeadConfig::SEPARATE,
+    olmo_hybrid::read,
+);

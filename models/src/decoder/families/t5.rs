@@ -31,6 +31,24 @@ pub(super) fn read_long(checkpoint: &mut Checkpoint) -> Result<Decoder, LoadErro
     read_with(checkpoint, Kind::Long)
 }
 
+/// Reads T5 for a classifier, without the head.
+pub(super) fn read_classifier(checkpoint: &mut Checkpoint) -> Result<Decoder, LoadError> {
+    strip_base(checkpoint);
+    read_layers(checkpoint, Kind::First, false)
+}
+
+/// Reads UMT5 for a classifier, without the head.
+pub(super) fn read_umt5_classifier(checkpoint: &mut Checkpoint) -> Result<Decoder, LoadError> {
+    strip_base(checkpoint);
+    read_layers(checkpoint, Kind::ByLayer, false)
+}
+
+/// Removes the prefix of a classifier's tensors, which models that generate do not have.
+fn strip_base(checkpoint: &mut Checkpoint) {
+    let stripped = |name: &str| name.strip_prefix("transformer.").unwrap_or(name).to_owned();
+    checkpoint.weights.rename(stripped);
+}
+
 /// Differences between the models.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Kind {
@@ -42,8 +60,13 @@ enum Kind {
     Long,
 }
 
-/// Reads a model.
+/// Reads a model that generates.
 fn read_with(checkpoint: &mut Checkpoint, kind: Kind) -> Result<Decoder, LoadError> {
+    read_layers(checkpoint, kind, true)
+}
+
+/// Reads a model, with its head if it generates.
+fn read_layers(checkpoint: &mut Checkpoint, kind: Kind, generates: bool) -> Result<Decoder, LoadError> {
     let by_layer = kind == Kind::ByLayer;
     // By default, answers begin with the padding token, as in T5's training.
     let start_token = start_token(checkpoint, checkpoint.config.optional("pad_token_id")?)?;
@@ -81,6 +104,7 @@ fn read_with(checkpoint: &mut Checkpoint, kind: Kind) -> Result<Decoder, LoadErr
     let encoder = Encoder {
         context: config.optional("n_positions")?.unwrap_or(DEFAULT_CONTEXT),
         start_token,
+        starts_with_last: false,
         relative_bias,
         inputs: TokenInputs::default(),
         layers: encoder_layers,
@@ -93,7 +117,11 @@ fn read_with(checkpoint: &mut Checkpoint, kind: Kind) -> Result<Decoder, LoadErr
         "EncDecAttention.relative_attention_bias.weight",
     ]);
     let mut final_norm = NormWeights::take_rms(weights, "decoder.final_layer_norm", width)?;
-    let (head, scale) = head(config, weights, &embedding, &model_config)?;
+    let (head, scale) = if generates {
+        head(config, weights, &embedding, &model_config)?
+    } else {
+        (LinearWeights::shared(width, model_config.vocabulary), 1.0)
+    };
     // Scales the norm, which is f32, instead of the head, which may have another type.
     final_norm.gamma.iter_mut().for_each(|gamma| *gamma *= scale);
     Ok(Decoder {

@@ -35,6 +35,7 @@ pub(super) fn read(checkpoint: &mut Checkpoint) -> Result<Decoder, LoadError> {
     decoder.encoder = Some(Encoder {
         context: encoder.model_config.context,
         start_token,
+        starts_with_last: false,
         relative_bias: None,
         inputs: TokenInputs {
             embedding: Some(encoder.embedding),

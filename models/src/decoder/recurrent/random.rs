@@ -87,6 +87,7 @@ fn delta_rule(rng: &mut ChaCha8Rng, width: usize) -> RecurrentWeights {
         value_dim: 3,
         rates: rates(rng, 4),
         step_bias: numbers(rng, 4),
+        beta_scale: 1.0,
     };
     let gate = OutputGate {
         gamma: numbers(rng, 3),

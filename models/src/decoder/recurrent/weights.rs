@@ -97,17 +97,28 @@ pub(super) fn convolution(
     activation: Option<Activation>,
 ) -> Result<CausalConvolution, LoadError> {
     let stored = weights.take(&format!("{name}.weight"), &[channels, 1, kernel])?;
+    let bias = if bias {
+        weights.take(&format!("{name}.bias"), &[channels])?
+    } else {
+        Vec::new()
+    };
+    Ok(convolution_of(&stored, bias, [channels, kernel], activation))
+}
+
+/// Creates a convolution from a weight `[channels, 1, kernel]`.
+pub(super) fn convolution_of(
+    stored: &[f32],
+    bias: Vec<f32>,
+    [channels, kernel]: [usize; 2],
+    activation: Option<Activation>,
+) -> CausalConvolution {
     let by_token = (0..kernel).flat_map(|token| stored.iter().skip(token).step_by(kernel.max(1)));
-    Ok(CausalConvolution {
+    CausalConvolution {
         channels,
         weights: by_token.copied().collect(),
-        bias: if bias {
-            weights.take(&format!("{name}.bias"), &[channels])?
-        } else {
-            Vec::new()
-        },
+        bias,
         activation,
-    })
+    }
 }
 
 /// Takes decay rates, which are stored as logarithms of their magnitudes.

@@ -18,6 +18,8 @@ pub(crate) struct DeviceEncoder<M: Ops> {
     pub(crate) reads_any_length: bool,
     /// Start token of every answer.
     pub(crate) start_token: u32,
+    /// Whether a classifier's decoder begins with the last token of the text instead of the start token.
+    pub(crate) starts_with_last: bool,
     /// Embedding of the prompt's tokens.
     pub(crate) inputs: TokenInputs,
     norm: M::Norm,
@@ -40,6 +42,7 @@ impl<M: Ops> DeviceEncoder<M> {
             context: encoder.context,
             reads_any_length,
             start_token: encoder.start_token,
+            starts_with_last: encoder.starts_with_last,
             inputs: encoder.inputs,
             bytes: position_bias.as_ref().map_or(0, bytes),
             position_bias: position_bias.map(upload),

@@ -26,6 +26,8 @@ pub struct DeltaRule {
     pub rates: Vec<f32>,
     /// Added to the decay gates.
     pub step_bias: Vec<f32>,
+    /// Factor of beta; above 1, a token may replace more than the stored value.
+    pub beta_scale: f32,
 }
 
 /// One head of a sequence.
@@ -95,7 +97,7 @@ impl WithSimd for Head<'_> {
         for (row, gates) in rows.zip(gates) {
             let query = unit(part(row, key_at, key_dim), scale);
             let key = unit(part(row, keys + key_at, key_dim), 1.0);
-            let replaced = sigmoid_of(value(gates, head));
+            let replaced = rule.beta_scale * sigmoid_of(value(gates, head));
             let decay = (rate * softplus(value(gates, rule.value_heads + head) + bias)).exp();
             // First the stored value for the key, then the change to it.
             let mut change = vec![0.0; value_dim];
