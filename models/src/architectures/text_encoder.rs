@@ -61,6 +61,9 @@ pub(super) fn build(
     let head = HeadKind::read(task, &checkpoint.config, modules, strategy)?;
     let (task, labels) = head.described();
     let base = format!("{}.", config.base);
+    if let Some(renamed) = config.renamed {
+        checkpoint.weights.rename(renamed);
+    }
     checkpoint.weights.expect_base(&base);
     for block in &mut config.blocks {
         block.prefix = format!("{base}{}", block.prefix);

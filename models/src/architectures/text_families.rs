@@ -16,6 +16,7 @@ mod fnet;
 mod gte;
 mod ibert;
 mod jina;
+mod layoutlm;
 mod longformer;
 mod luke;
 mod megatron_bert;
@@ -29,6 +30,7 @@ mod roformer;
 mod squeezebert;
 mod t5_encoder;
 mod ultrabert;
+mod xlm;
 mod xlnet;
 
 use super::dual::clip;
@@ -72,6 +74,24 @@ pub(super) fn classes() -> impl Iterator<Item = TextClass> {
         .chain(BESIDE_IMAGES)
         .chain([EMBEDDING_GEMMA])
         .chain(XLNET)
+        .chain(like_xlm(
+            "xlm",
+            [
+                "XLMForSequenceClassification",
+                "XLMForQuestionAnsweringSimple",
+                "XLMForTokenClassification",
+                "XLMModel",
+            ],
+        ))
+        .chain(like_xlm(
+            "flaubert",
+            [
+                "FlaubertForSequenceClassification",
+                "FlaubertForQuestionAnsweringSimple",
+                "FlaubertForTokenClassification",
+                "FlaubertModel",
+            ],
+        ))
         .chain([BIG_BIRD_SPANS])
 }
 
@@ -120,6 +140,25 @@ const XLNET: [TextClass; 4] = [
         unused: &["transformer.mask_emb", "mask_emb"],
     },
 ];
+
+/// Returns the classes of XLM or a model like it, whose heads have different names.
+fn like_xlm(model_type: &'static str, names: [&'static str; 4]) -> impl Iterator<Item = TextClass> {
+    let tasks = [
+        (TextTask::Classification, Some("sequence_summary.")),
+        (TextTask::QuestionAnswering, Some("qa_outputs.")),
+        (TextTask::TokenClassification, Some("classifier.")),
+        (TextTask::Embedding(Pooling::Mean), None),
+    ];
+    let named = names.into_iter().zip(tasks);
+    named.map(move |(name, (task, head))| TextClass {
+        name,
+        model_type,
+        head,
+        read: xlm::read,
+        task,
+        unused: &["pred_layer."],
+    })
+}
 
 /// Encoders of DPR, which have no other tasks.
 const DENSE_RETRIEVERS: [TextClass; 2] = [
@@ -292,6 +331,12 @@ const TEXT_FAMILIES: &[TextFamily] = &[
         "squeezebert",
         squeezebert::read,
         &["transformer.pooler.", "pooler."]
+    ),
+    family!(
+        "LayoutLM",
+        "layoutlm",
+        layoutlm::read,
+        &["layoutlm.pooler.", "pooler."]
     ),
     family!("Luke", "luke", luke::read, &["luke.pooler.", "pooler."]),
     family!("ConvBert", "convbert", convbert::read, &[]),

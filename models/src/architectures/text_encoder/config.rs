@@ -21,6 +21,8 @@ pub(in crate::architectures) struct TextEncoderConfig {
     pub blocks: Vec<BlockConfig>,
     /// Tensor names in a block.
     pub names: BlockNames,
+    /// Function that renames the file's tensors, if the number of a block is not in the prefix of its tensors.
+    pub renamed: Option<fn(&str) -> String>,
     /// Dimensions of bottleneck blocks, if blocks are narrower than the hidden states.
     pub bottleneck: Option<BottleneckConfig>,
     /// Embeddings before the blocks.
@@ -90,8 +92,8 @@ pub(in crate::architectures) struct Embeddings {
     pub scheme: PositionScheme,
     /// Name of the token type table; empty if types are not added.
     pub types: &'static str,
-    /// Name of a table whose first row is added to every token, and its number of rows.
-    pub constant: Option<(&'static str, usize)>,
+    /// Tables whose first row is added to every token: name, number of rows, and factor.
+    pub constants: Vec<(&'static str, usize, f32)>,
     /// Factor of the token embeddings.
     pub scale: f32,
     /// Compensation for mask dropout in training, in protein models.
@@ -331,7 +333,7 @@ impl Embeddings {
             positions: None,
             scheme: PositionScheme::FromZero,
             types: "",
-            constant: None,
+            constants: Vec::new(),
             scale: 1.0,
             dropout: None,
             norm: None,
@@ -356,6 +358,7 @@ impl TextEncoderConfig {
             encoder,
             blocks,
             names,
+            renamed: None,
             bottleneck: None,
             embeddings,
             final_norm: None,

@@ -53,7 +53,7 @@ impl<O: Ops> InputStage<O> {
             positions,
             scheme,
             types,
-            constant,
+            constants,
             scale,
             dropout,
             norm,
@@ -64,7 +64,17 @@ impl<O: Ops> InputStage<O> {
         let words = layers.table(&at(words), limits.vocabulary, *width)?;
         let mut table = |name: &str, rows| layers.table(&at(name), rows, beside);
         let types = table(types, if types.is_empty() { 0 } else { limits.types })?;
-        let constant = constant.map_or(Ok(Table::default()), |(name, rows)| table(name, rows))?;
+        let mut constant = Table::default();
+        if !constants.is_empty() {
+            let (mut sum, mut row) = (vec![0.0; beside], vec![0.0; beside]);
+            for (name, rows, factor) in constants {
+                table(name, *rows)?.read_row(0, &mut row);
+                for (sum, value) in sum.iter_mut().zip(&row) {
+                    *sum += factor * value;
+                }
+            }
+            constant = Table::computed(sum, beside);
+        }
         let positions = positions.map_or(Ok(Table::default()), |(name, rows)| table(name, rows))?;
         let blocks = config.encoder.width;
         let (mut before_norm, mut after_norm, mut normalised) = (None, None, *width);

@@ -13,7 +13,7 @@ pub(super) fn read(config: &Config) -> Result<TextEncoderConfig, LoadError> {
     let mut text = TextEncoderConfig::like_bert(config, "ernie", head)?;
     if config.optional("use_task_id")?.unwrap_or(false) {
         let tasks = config.optional_size("task_type_vocab_size")?.unwrap_or(3);
-        text.embeddings.constant = Some(("embeddings.task_type_embeddings", tasks));
+        text.embeddings.constants = vec![("embeddings.task_type_embeddings", tasks, 1.0)];
     }
     Ok(text)
 }
