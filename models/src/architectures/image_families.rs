@@ -43,7 +43,7 @@ const fn image_features(
 }
 
 /// All image architectures.
-pub(super) const IMAGES: [Architecture; 55] = [
+pub(super) const IMAGES: [Architecture; 59] = [
     Architecture {
         name: "BeitForImageClassification",
         model_type: "beit",
@@ -178,6 +178,35 @@ pub(super) const IMAGES: [Architecture; 55] = [
         "RegNetForImageClassification",
         "regnet",
         vision::build::<vision::regnet::RegNet>,
+    ),
+    Architecture {
+        head: Some("fc."),
+        ..image_classifier(
+            "HGNetV2ForImageClassification",
+            "hgnet_v2",
+            vision::build::<vision::hgnet::HgNetV2>,
+        )
+    },
+    Architecture {
+        head: Some("fc."),
+        ..image_classifier(
+            "TextNetForImageClassification",
+            "textnet",
+            vision::build::<vision::textnet::TextNet>,
+        )
+    },
+    Architecture {
+        head: Some("head."),
+        ..image_classifier(
+            "SwiftFormerForImageClassification",
+            "swiftformer",
+            vision::build::<vision::swiftformer::SwiftFormer>,
+        )
+    },
+    image_classifier(
+        "FocalNetForImageClassification",
+        "focalnet",
+        vision::build::<vision::focalnet::FocalNet>,
     ),
     image_classifier(
         "SwinForImageClassification",

@@ -16,9 +16,11 @@ pub(super) mod cvt;
 mod dense_steps;
 pub(super) mod densenet;
 pub(super) mod efficientnet;
+pub(super) mod focalnet;
 mod fork;
 mod group_norm;
 mod groups;
+pub(super) mod hgnet;
 pub(super) mod hiera;
 pub(super) mod inception;
 pub(super) mod mixer;
@@ -34,7 +36,9 @@ pub(super) mod resnet;
 mod separable;
 mod spatial_reduction;
 mod steps;
+pub(super) mod swiftformer;
 pub(super) mod swin;
+pub(super) mod textnet;
 pub(super) mod timm_resnet;
 pub(super) mod vgg;
 mod weight_standardised;
@@ -72,6 +76,14 @@ pub(super) trait Family {
     /// # Errors
     /// [`LoadError`], naming the key or tensor.
     fn build<O: Ops>(builder: &mut Builder<'_, '_, O>, config: &Config) -> Result<(), LoadError>;
+
+    /// Adds the steps from features to the logits of the classes.
+    ///
+    /// # Errors
+    /// [`LoadError`], naming the tensor.
+    fn classify<O: Ops>(builder: &mut Builder<'_, '_, O>, classes: usize) -> Result<(), LoadError> {
+        builder.multiply(Self::CLASSIFIER, classes)
+    }
 }
 
 /// Builds an image classifier.
@@ -112,7 +124,7 @@ fn network<F: Family>(
             let mut builder = Builder::new(&mut layers, shape);
             F::build(&mut builder, &checkpoint.config)?;
             if let Some(classifier) = &classifier {
-                builder.multiply(F::CLASSIFIER, classifier.len())?;
+                F::classify(&mut builder, classifier.len())?;
             }
             let width = builder.channels();
             let steps = builder.steps();

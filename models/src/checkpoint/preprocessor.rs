@@ -10,7 +10,10 @@ use super::{Config, LoadError};
 /// Image processors with their model types, for files that do not name a processor, as in transformers.
 const PROCESSORS: [(&str, &[&str]); 12] = [
     ("BeitImageProcessor", &["beit", "data2vec-vision"]),
-    ("BitImageProcessor", &["bit", "dinov2", "dinov2_with_registers"]),
+    (
+        "BitImageProcessor",
+        &["bit", "dinov2", "dinov2_with_registers", "focalnet"],
+    ),
     ("CLIPImageProcessor", &["clip", "clip_vision_model", "metaclip_2"]),
     ("ChineseCLIPImageProcessor", &["chinese_clip"]),
     (

@@ -115,6 +115,10 @@ const FAMILIES: &[&str] = &[
     "llama-token-classification",
     "gpt2-token-classification",
     "privacy-filter",
+    "xlm",
+    "xlm-question-answering",
+    "flaubert",
+    "layoutlm",
 ];
 
 /// Families that cannot be partitioned.
@@ -162,6 +166,10 @@ const WHOLE: &[&str] = &[
     "swin",
     "swinv2",
     "bart-classification",
+    "mbart-classification",
+    "plbart-classification",
+    "t5-classification",
+    "umt5-classification",
     "regnet",
     "regnet-x",
     "mobilenet-v1",
@@ -175,6 +183,11 @@ const WHOLE: &[&str] = &[
     "cvt-windows",
     "bit",
     "bit-bottleneck",
+    "hgnet-v2",
+    "textnet",
+    "swiftformer",
+    "focalnet",
+    "focalnet-overlapping",
 ];
 
 fn folder(name: &str) -> PathBuf {

@@ -456,6 +456,18 @@ impl<'a, 'w, O: Ops> Builder<'a, 'w, O> {
         Ok(())
     }
 
+    /// Adds the mean of the first and the second half of the channels, each of `count` channels.
+    pub(super) fn average_halves(&mut self, count: usize) {
+        let mut weight = vec![0.0; 2 * count * count];
+        for half in weight.chunks_mut((count * count).max(1)) {
+            half.iter_mut().step_by(count + 1).for_each(|value| *value = 0.5);
+        }
+        let linear = self.layers.upload(weight, Vec::new(), 2 * count, count);
+        self.push(Layer::Multiply(linear));
+        let [height, width] = self.size();
+        self.shape = [height, width, count];
+    }
+
     /// Adds a layer norm over the channels of each pixel.
     ///
     /// # Errors

@@ -75,7 +75,10 @@ impl<O: Ops> Builder<'_, '_, O> {
     }
 
     /// Takes a batch norm as scale and shift per channel.
-    fn scales(&mut self, norm: &BatchNorm<'_>) -> Result<(Vec<f32>, Vec<f32>), LoadError> {
+    ///
+    /// # Errors
+    /// Same as [`Weights::take`](crate::checkpoint::Weights::take).
+    pub(super) fn scales(&mut self, norm: &BatchNorm<'_>) -> Result<(Vec<f32>, Vec<f32>), LoadError> {
         let channels = self.channels();
         let weights = &mut *self.layers().weights;
         let mut part = |part: &str| weights.take(&format!("{}.{part}", norm.name), &[channels]);

@@ -2,6 +2,7 @@
 
 use super::concat::{appended, concatenated};
 use super::conv_attention::ConvolvedAttention;
+use super::focalnet::Modulation;
 use super::group_norm::GroupNorm;
 use super::groups::GroupedConvolution;
 use super::pooled_attention::PooledAttention;
@@ -33,6 +34,7 @@ pub(super) enum Layer<O: Ops> {
     AttendReduced(Box<ReducedAttention<O>>),
     AttendConvolved(Box<ConvolvedAttention<O>>),
     AttendPooled(Box<PooledAttention<O>>),
+    Modulate(Box<Modulation<O>>),
     /// Prepends a row to every image; images are matrices of this height and width.
     Prepend(O::Matrix, [usize; 2]),
     /// Keeps the first row of every image; images are matrices of this height and width.
@@ -130,6 +132,7 @@ impl<O: Ops> Layer<O> {
             Self::AttendReduced(attention) => attention.run(ops, x, images),
             Self::AttendConvolved(attention) => attention.run(ops, x, images),
             Self::AttendPooled(attention) => attention.run(ops, x, images),
+            Self::Modulate(modulation) => modulation.run(ops, x),
             Self::NormaliseGroups(norm) => norm.run(ops, x, images),
             Self::Append(steps, [pixels, channels, added]) => {
                 let rows = pixels * images;
