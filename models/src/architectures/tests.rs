@@ -381,14 +381,14 @@ fn an_unknown_architecture_is_rejected_with_the_supported_ones() {
     let config = config_with(
         &fixture,
         "architectures",
-        serde_json::json!(["FocalNetForImageClassification"]),
+        serde_json::json!(["LevitForImageClassification"]),
     );
     let error = load_parts(&fixture, &config, fixture.weights.to_vec())
         .err()
         .unwrap()
         .to_string();
     assert!(
-        error.contains("`FocalNetForImageClassification`") && error.contains("docs/reference/architectures"),
+        error.contains("`LevitForImageClassification`") && error.contains("docs/reference/architectures"),
         "{error}"
     );
     let none = load_parts(&fixture, b"{}", fixture.weights.to_vec())

@@ -286,7 +286,18 @@ mod tests {
         // The detector reuses the networks of two other architectures; interpreting its classes needs no device.
         known.retain(|family| *family != crate::architectures::grid_detector::MODEL_TYPE);
         // Same operations as ResNet, VGG and PVT v2; the family tests compare them.
-        let alike = ["timm-resnet", "timm-repvgg", "PvtForImageClassification"];
+        let alike = [
+            "timm-resnet",
+            "timm-repvgg",
+            "PvtForImageClassification",
+            "HGNetV2ForImageClassification",
+            "TextNetForImageClassification",
+            "SwiftFormerForImageClassification",
+            "FocalNetForImageClassification",
+            "XLM",
+            "Flaubert",
+            "LayoutLM",
+        ];
         known.retain(|family| !alike.contains(family));
         // Their files have other names or further tensors than the class, which the strict tests of these fixtures do not allow; the
         // family tests compare them, on the CPU alone.
