@@ -7,7 +7,7 @@ use futures::{FutureExt, StreamExt};
 use kaskade_testkit::{NatsOptions, NatsServer};
 
 use super::*;
-use crate::bus::BusConfig;
+use crate::bus::{BusConfig, Link};
 use crate::wire::ContentType;
 
 const BUDGET: Duration = Duration::from_secs(20);

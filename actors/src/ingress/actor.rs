@@ -160,7 +160,7 @@ impl Ingress {
     /// Registers a dispatch of a request and builds its stage request: for its first stage, or the target of a stage's
     /// exit. `None` if the request has been answered.
     pub(super) fn stage_request(&mut self, id: u64, attempt: u32, hops: Vec<Hop>) -> Option<StageRequest> {
-        let accept_below_threshold = self.ledger.must_accept_below_threshold(attempt);
+        let accept_below_threshold = self.ledger.must_accept_below_threshold(id, attempt);
         let return_to_ingress = self.ledger.is_suspect(id);
         let entry = self.ledger.get_mut(id)?;
         let inputs = entry.inputs.get();

@@ -67,7 +67,7 @@ impl Ingress {
         let input_bytes = inputs.map(|entry| entry.inputs.input_bytes());
         let (stage, hops) = (&done.stage, &mut done.hops);
         let score = deferral::score_for_stage(version, gear, stage, hops, input_bytes, calibrated, outputs);
-        let accept_below_threshold = self.ledger.must_accept_below_threshold(done.attempt);
+        let accept_below_threshold = self.ledger.must_accept_below_threshold(done.id, done.attempt);
         let route = exits::decide(version, gear, stage, score, accept_below_threshold)?;
         Ok((route, score))
     }
@@ -119,7 +119,7 @@ impl Ingress {
         let Some(edge) = onward.cloned() else {
             return false;
         };
-        if self.ledger.must_accept_below_threshold(done.attempt) {
+        if self.ledger.must_accept_below_threshold(done.id, done.attempt) {
             return false;
         }
         if !self.forward_once(done) {

@@ -49,9 +49,11 @@ pub struct Admission {
     rate: Option<f64>,
     /// Bound on the requests in flight since some expired.
     limit: Option<usize>,
-    /// Answers and expiries since that bound last changed; of many, the latest ([`Admission::count`]).
+    /// Answers and expiries since that bound last changed; older ones count less ([`Admission::age`]).
     answered: u32,
     expired: u32,
+    /// When they are halved next.
+    ages_at: u64,
     /// Shortest times to an answer among these outcomes and among those before them, microseconds.
     fastest: [Option<u64>; 2],
     /// When requests that were accepted under the bound before have all ended.
@@ -60,11 +62,23 @@ pub struct Admission {
     forgotten_at: u64,
 }
 
-/// An interval during which the service was busy without interruption.
+/// An interval during which the service was busy without interruption, or waited for nothing but the requests that were refused.
 #[derive(Debug, Clone, Copy)]
 struct Window {
     since: u64,
     answered: u32,
+    /// Whether a request was refused: few in flight are then no lack of requests.
+    refused: bool,
+}
+
+impl Window {
+    const fn new(since: u64) -> Self {
+        Self {
+            since,
+            answered: 0,
+            refused: false,
+        }
+    }
 }
 
 /// Minimum number of answers for a rate.
@@ -72,6 +86,9 @@ const MIN_ANSWERS: u32 = 16;
 
 /// Share that is left of the bound when requests expire.
 const DECREASE: f64 = 0.7;
+
+/// Budgets after which outcomes count half.
+const AGING_BUDGETS: u64 = 2;
 
 /// Budgets without an expired or refused request after which the bound is given up.
 const MEMORY_BUDGETS: u64 = 10;
@@ -88,6 +105,7 @@ impl Admission {
             limit: None,
             answered: 0,
             expired: 0,
+            ages_at: 0,
             fastest: [None; 2],
             settled_at: 0,
             forgotten_at: 0,
@@ -102,11 +120,9 @@ impl Admission {
     /// Returns whether to accept a request with this budget, microseconds, while `in_flight` accepted ones have no reply.
     pub fn admit(&mut self, now: u64, in_flight: usize, budget_us: u64) -> bool {
         self.in_flight = in_flight;
+        self.age(now, budget_us);
         if self.is_busy() && self.window.is_none() {
-            self.window = Some(Window {
-                since: now,
-                answered: 0,
-            });
+            self.window = Some(Window::new(now));
         }
         if self.limit.is_some() && self.forgotten_at <= now {
             self.limit = None;
@@ -119,6 +135,9 @@ impl Admission {
                 .is_none_or(|expected| expected <= budget_us as f64 * self.config.share),
         };
         self.in_flight += usize::from(accepted);
+        if let Some(window) = &mut self.window {
+            window.refused |= !accepted;
+        }
         accepted
     }
 
@@ -147,7 +166,7 @@ impl Admission {
             self.ended();
             return;
         }
-        self.count(0, 1);
+        self.expired = self.expired.saturating_add(1);
         let bound = self.limit.unwrap_or_else(|| self.always());
         let most = if self.limit.is_some() { usize::MAX } else { bound };
         let is_bounded_by_it = (bound.div_ceil(2)..=most).contains(&self.in_flight);
@@ -159,14 +178,12 @@ impl Admission {
         self.ended();
     }
 
-    /// Counts outcomes, and halves the counts when they exceed twice [`Admission::always`], so that a long good time does not hide an
-    /// overload.
-    fn count(&mut self, answered: u32, expired: u32) {
-        self.answered += answered;
-        self.expired += expired;
-        if (self.answered + self.expired) as usize > 2 * self.always() {
+    /// Halves the counts of outcomes every [`AGING_BUDGETS`], so that a long good time does not hide an overload.
+    fn age(&mut self, now: u64, budget_us: u64) {
+        if self.ages_at <= now {
             (self.answered, self.expired) = (self.answered / 2, self.expired / 2);
             self.fastest = [None, self.fastest[0]];
+            self.ages_at = now.saturating_add(budget_us.saturating_mul(AGING_BUDGETS));
         }
     }
 
@@ -180,34 +197,35 @@ impl Admission {
     /// does not count towards the service rate.
     pub fn ended(&mut self) {
         self.in_flight = self.in_flight.saturating_sub(1);
+        self.forget_window_if_idle();
+    }
+
+    /// A service without enough requests answers at the rate of their arrivals, which tells nothing of its own.
+    fn forget_window_if_idle(&mut self) {
         if !self.is_busy() {
-            self.window = None;
+            self.window = self.window.filter(|window| window.refused);
         }
     }
 
     /// Records that an accepted request got its answer, this many microseconds after it was accepted. Errors do not count:
     /// [`Admission::ended`].
     pub fn completed(&mut self, now: u64, took_us: u64) {
-        self.count(1, 0);
+        self.answered = self.answered.saturating_add(1);
         let [fastest, _] = &mut self.fastest;
         *fastest = Some(fastest.map_or(took_us, |fastest| fastest.min(took_us)));
         self.in_flight = self.in_flight.saturating_sub(1);
-        if !self.is_busy() {
-            self.window = None;
-            return;
+        self.forget_window_if_idle();
+        if self.is_busy() && self.window.is_none() {
+            self.window = Some(Window::new(now));
         }
-        let window = self.window.get_or_insert(Window {
-            since: now,
-            answered: 0,
-        });
+        let Some(window) = &mut self.window else {
+            return;
+        };
         window.answered += 1;
         let elapsed = now.saturating_sub(window.since);
         if elapsed >= self.config.window_us.max(1) && window.answered >= MIN_ANSWERS {
             let measured = f64::from(window.answered) / elapsed as f64;
-            self.window = Some(Window {
-                since: now,
-                answered: 0,
-            });
+            self.window = Some(Window::new(now));
             self.learn(measured, elapsed);
         }
     }

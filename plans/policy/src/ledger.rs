@@ -66,7 +66,8 @@ impl LedgerConfig {
         pause_us(self.backoff_us, self.max_backoff_us, id, attempt)
     }
 
-    /// Returns whether this attempt accepts an answer below the threshold, because larger models could not be reached so far.
+    /// Returns whether this attempt accepts an answer below the threshold, because larger models could not be reached so far. Attempts after
+    /// a lost connection do not count.
     pub fn must_accept_below_threshold(&self, attempt: u32) -> bool {
         attempt > 1 && attempt >= self.accept_any_from_attempt
     }
@@ -178,6 +179,8 @@ struct Entry<T> {
     half_losses: u32,
     /// Whether an earlier attempt may still run: the request was sent again although nothing said that it had failed.
     earlier_may_answer: bool,
+    /// Attempts that a lost connection caused, and no failure.
+    after_lost_connections: u32,
     state: State,
 }
 
@@ -236,6 +239,7 @@ impl<T> Ledger<T> {
                 attempt: 1,
                 half_losses: 0,
                 earlier_may_answer: false,
+                after_lost_connections: 0,
                 state: State::Unplaced,
             },
         );
@@ -394,6 +398,7 @@ impl<T> Ledger<T> {
                 let attempt = self.next_attempt(id, State::Unplaced);
                 if let Some(entry) = self.entries.get_mut(&id) {
                     entry.earlier_may_answer = true;
+                    entry.after_lost_connections += 1;
                 }
                 again.extend(attempt.map(|attempt| (id, attempt)));
             }
@@ -446,9 +451,12 @@ impl<T> Ledger<T> {
         self.entries.get(&id).map_or(0, |entry| entry.attempt)
     }
 
-    /// Returns whether this attempt accepts an answer below the threshold.
-    pub fn must_accept_below_threshold(&self, attempt: u32) -> bool {
-        self.config.must_accept_below_threshold(attempt)
+    /// Returns whether this attempt of a request accepts an answer below the threshold.
+    pub fn must_accept_below_threshold(&self, id: u64, attempt: u32) -> bool {
+        let entry = self.entries.get(&id);
+        let not_failed = entry.map_or(0, |entry| entry.after_lost_connections);
+        self.config
+            .must_accept_below_threshold(attempt.saturating_sub(not_failed))
     }
 
     /// Returns whether a replica was lost that had, or may have had, the request. It is then sent to one replica after the other by

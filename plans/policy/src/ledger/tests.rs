@@ -97,16 +97,20 @@ fn a_request_settles_once_enough_was_tried_but_never_at_first() {
         accept_any_from_attempt: 0,
         ..LedgerConfig::default()
     });
-    assert!(!ledger.must_accept_below_threshold(1) && ledger.must_accept_below_threshold(2));
-    let ledger: Ledger<()> = Ledger::new(LedgerConfig {
+    assert!(!ledger.must_accept_below_threshold(1, 1) && ledger.must_accept_below_threshold(1, 2));
+    let mut ledger: Ledger<()> = Ledger::new(LedgerConfig {
         accept_any_from_attempt: 5,
         ..LedgerConfig::default()
     });
-    assert!(
-        !ledger.must_accept_below_threshold(4)
-            && ledger.must_accept_below_threshold(5)
-            && ledger.must_accept_below_threshold(6)
-    );
+    let accepts =
+        |ledger: &Ledger<()>| [4, 5, 6, 7].map(|attempt| ledger.must_accept_below_threshold(1, attempt));
+    assert_eq!(accepts(&ledger), [false, true, true, true]);
+    // Two attempts after lost connections say nothing of the models.
+    let id = ledger.admit(0, 1_000, ()).unwrap().id;
+    ledger.connection_lost(1, |(), _| false);
+    ledger.connection_lost(2, |(), _| false);
+    assert_eq!((id, ledger.newest_attempt(id)), (1, 3));
+    assert_eq!(accepts(&ledger), [false, false, false, true]);
 }
 
 #[test]

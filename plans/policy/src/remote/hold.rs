@@ -1,6 +1,6 @@
 //! The pause that an endpoint asks for, kept by all requests.
 //!
-//! A request whose budget is shorter than the pause fails at once, and whoever sent it may send it again a moment later.
+//! A request whose budget is shorter than the pause fails at once, and its sender may send it again a moment later.
 //! Without a hold, each of these attempts would be a call.
 
 /// Longest hold, microseconds: a wrong `retry-after` must not stop an endpoint for long.

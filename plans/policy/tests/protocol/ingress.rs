@@ -176,7 +176,7 @@ impl World {
             epoch: kept.epoch,
             gear: kept.gear,
             stage: edge.stage.as_str().into(),
-            accept_below_threshold: ingress.ledger.must_accept_below_threshold(attempt),
+            accept_below_threshold: ingress.ledger.must_accept_below_threshold(id, attempt),
         };
         let (token, deadline, from) = (kept.token, kept.deadline, Rc::clone(&ingress.id));
         let to = self.dispatch(of, &from, edge, request, deadline);
@@ -338,7 +338,7 @@ impl World {
             epoch: kept.epoch,
             gear: kept.gear,
             stage: Rc::clone(&done.stage),
-            accept_below_threshold: ingress.ledger.must_accept_below_threshold(done.attempt),
+            accept_below_threshold: ingress.ledger.must_accept_below_threshold(done.id, done.attempt),
         };
         let plan = Rc::clone(&kept.plan);
         match way(&plan, request.gear, &request) {
@@ -400,7 +400,7 @@ impl World {
     fn examine(&mut self, kept: &Kept, done: &StageReply) {
         let ledger = self.processes[done.owner.process].ingress.as_ref();
         let may_accept =
-            ledger.is_some_and(|ingress| ingress.ledger.must_accept_below_threshold(done.attempt));
+            ledger.is_some_and(|ingress| ingress.ledger.must_accept_below_threshold(done.id, done.attempt));
         let (token, theirs) = (kept.token, done.token);
         self.judge.demand(Oracle::OwnAnswer, token == theirs, || {
             format!("request {token} is answered with what was made of request {theirs}")
