@@ -24,6 +24,7 @@ pub(crate) mod timm;
 mod token_rules;
 mod tokenizer_json;
 mod tokenizer_settings;
+mod weight_files;
 pub(crate) mod weights;
 
 use std::collections::{BTreeMap, BTreeSet};

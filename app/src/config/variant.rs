@@ -46,8 +46,8 @@ impl From<AggregationConfig> for AggregationStrategy {
 pub struct VariantConfig {
     /// Name, unique in the family.
     pub name: SubjectToken,
-    /// Hugging Face directory (`config.json`, `model.safetensors`) of any supported model, or GGUF file of a language model, relative
-    /// to this file. Exactly one of `dir`, `file`, `remote` and `attached` is given.
+    /// Hugging Face directory (`config.json`, `model.safetensors` or `pytorch_model.bin`) of any supported model, or GGUF
+    /// file of a language model, relative to this file. Exactly one of `dir`, `file`, `remote` and `attached` is given.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub dir: Option<PathBuf>,
     /// ONNX file, relative to this file, run by ONNX Runtime; `config.json` and `tokenizer.json` beside it, or above

@@ -5,7 +5,6 @@ use kaskade::config::App;
 use kaskade_models::checkpoint::{Checkpoint, Config, Weights};
 use kaskade_models::generation::{architecture, read_decoder};
 use kaskade_models::idx::{Idx, LabelledImages};
-use serde_json::Value;
 
 /// An app's TOML: refused with a line and a reason, or written and read again as the same. An error names what is wrong.
 pub fn app(input: &[u8]) {
@@ -28,12 +27,12 @@ pub fn app(input: &[u8]) {
     }
 }
 
-/// A safetensors file: refused, or every tensor that its header lists can be taken or is refused.
+/// A file of safetensors or PyTorch: refused, or every tensor of it can be taken or is refused.
 pub fn weights(input: &[u8]) {
     let Ok(mut weights) = Weights::from_bytes("file", Bytes::copy_from_slice(input)) else {
         return;
     };
-    for (name, shape) in listed(input) {
+    for (name, shape) in weights.shapes() {
         if let Ok(values) = weights.take(&name, &shape) {
             assert_eq!(values.len(), shape.iter().product::<usize>(), "{name}");
         }
@@ -47,22 +46,6 @@ pub fn gguf(input: &[u8]) {
     if let Err(error) = read {
         assert!(!error.to_string().is_empty());
     }
-}
-
-/// Names and shapes of a safetensors header.
-fn listed(file: &[u8]) -> Vec<(String, Vec<usize>)> {
-    let header = file.split_first_chunk().and_then(|(length, rest)| {
-        let header = rest.get(..usize::try_from(u64::from_le_bytes(*length)).ok()?)?;
-        serde_json::from_slice::<Value>(header).ok()
-    });
-    let Some(Value::Object(tensors)) = header else {
-        return Vec::new();
-    };
-    let shape = |tensor: Value| serde_json::from_value(tensor.get("shape")?.clone()).ok();
-    let tensors = tensors.into_iter();
-    tensors
-        .filter_map(|(name, tensor)| Some((name, shape(tensor)?)))
-        .collect()
 }
 
 /// A `config.json`: refused, or asked for what the families ask.

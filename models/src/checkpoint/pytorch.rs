@@ -8,6 +8,7 @@
 
 mod container;
 mod pickle;
+mod storage;
 mod tensors;
 
 use std::collections::BTreeMap;
@@ -38,6 +39,8 @@ pub(super) fn open(file: String, source: &Source, length: u64) -> Result<Weights
         data_start: 0,
     };
     let mut shards = vec![shard(source.clone())];
+    // A tensor under several names has one shard, so that taking it takes them all.
+    let mut strided = BTreeMap::new();
     let mut remaining = BTreeMap::new();
     for (name, tensor) in tensors {
         let Tensor {
@@ -50,14 +53,18 @@ pub(super) fn open(file: String, source: &Source, length: u64) -> Result<Weights
         let (index, start) = match strides {
             None => (0, start),
             Some(strides) => {
-                shards.push(shard(Source::Strided(Strided {
-                    whole: Box::new(source.clone()),
-                    start: start as u64,
-                    shape: shape.clone(),
-                    strides,
-                    element: dtype.bitsize() / 8,
-                })));
-                (shards.len() - 1, 0)
+                let place = (start, shape.clone(), strides.clone());
+                let index = strided.entry(place).or_insert_with(|| {
+                    shards.push(shard(Source::Strided(Strided {
+                        whole: Box::new(source.clone()),
+                        start: start as u64,
+                        shape: shape.clone(),
+                        strides,
+                        element: dtype.bitsize() / 8,
+                    })));
+                    shards.len() - 1
+                });
+                (*index, 0)
             }
         };
         let info = TensorInfo {
@@ -70,9 +77,10 @@ pub(super) fn open(file: String, source: &Source, length: u64) -> Result<Weights
     Ok(Weights::of_tensors(file, shards, remaining))
 }
 
-/// Returns the pickles of a file, and the byte range of each tensor's storage; `None` for another format.
+/// Returns the pickle of a file, and the byte range of each tensor's storage; `None` for another format.
 pub(super) fn ranges(source: &Source, length: u64) -> Option<(Vec<u8>, Vec<(u64, u64)>)> {
-    let container = Container::open(source, length).ok()?;
+    let is_pytorch = is_pytorch(source, length).then_some(());
+    let container = is_pytorch.and_then(|()| Container::open(source, length).ok())?;
     let storages = container.storages.values().map(|storage| (storage.0, storage.1));
     Some((container.pickle, storages.collect()))
 }

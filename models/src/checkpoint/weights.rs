@@ -10,23 +10,17 @@
 mod elements;
 mod part;
 mod source;
-mod strided;
 mod taking;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs::File;
-use std::sync::Arc;
 
-use bytes::Bytes;
 use safetensors::tensor::{Metadata, TensorInfo};
 
 pub(crate) use self::elements::transposed;
 use self::elements::{kind_of, stored_type};
 use self::part::Part;
-pub(super) use self::source::{Shard, Source};
-pub(super) use self::strided::Strided;
+pub(super) use self::source::{Shard, Source, Strided};
 use super::LoadError;
-use super::pytorch;
 use super::quantised::Scheme;
 use crate::precision::WeightType;
 
@@ -89,34 +83,11 @@ pub(crate) struct RawTensor {
 }
 
 impl Weights {
-    /// Reads the header of an open file of safetensors or PyTorch; `file` is its name in errors.
+    /// Reads the header of a file of safetensors of `length` bytes; `file` is its name in errors.
     ///
     /// # Errors
     /// [`LoadError::BadWeights`] if the header is malformed, or does not describe exactly the bytes that follow it.
-    pub fn from_file(file: impl Into<String>, handle: File) -> Result<Self, LoadError> {
-        let file = file.into();
-        let length = handle
-            .metadata()
-            .map_err(|error| bad_weights(&file, error.to_string()))?
-            .len();
-        Self::open(file, Source::File(Arc::new(handle)), length)
-    }
-
-    /// Reads the header of a file of safetensors or PyTorch in memory; `file` is its name in errors.
-    ///
-    /// # Errors
-    /// [`LoadError::BadWeights`] if the header is malformed, or does not describe exactly the bytes that follow it.
-    pub fn from_bytes(file: impl Into<String>, bytes: Bytes) -> Result<Self, LoadError> {
-        let length = bytes.len() as u64;
-        Self::open(file.into(), Source::Memory(bytes), length)
-    }
-
-    /// Reads the header of a file of safetensors or PyTorch.
-    fn open(file: String, source: Source, length: u64) -> Result<Self, LoadError> {
-        source.check_pointer(&file, length)?;
-        if pytorch::is_pytorch(&source, length) {
-            return pytorch::open(file, &source, length);
-        }
+    pub(super) fn of_safetensors(file: String, source: Source, length: u64) -> Result<Self, LoadError> {
         let read = |offset, bytes| {
             source
                 .read(offset, bytes)
@@ -309,6 +280,14 @@ impl Weights {
             bytes: (info.data_offsets.1 - info.data_offsets.0) as u64,
         });
         tensors.collect()
+    }
+
+    /// Returns names and shapes of the tensors that are not taken yet.
+    pub fn shapes(&self) -> Vec<(String, Vec<usize>)> {
+        let tensors = self.remaining.iter();
+        tensors
+            .map(|(name, (_, info))| (name.clone(), info.shape.clone()))
+            .collect()
     }
 
     /// Returns the number of elements of all tensors that are not taken yet. Packed quantised weights count as stored.

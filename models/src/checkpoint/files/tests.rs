@@ -47,7 +47,6 @@ fn an_adapter_beside_a_tokenizer_is_of_no_concern() {
 #[test]
 fn weights_in_other_formats_are_named_with_what_to_do() {
     for (file, part) in [
-        ("pytorch_model.bin", "`from_pretrained(FOLDER)` of its class"),
         ("tf_model.h5", "from_tf=True"),
         ("onnx/model.onnx", "`file = \"DIR/onnx/model.onnx\"`"),
         ("consolidated.safetensors", "Mistral"),
@@ -58,32 +57,10 @@ fn weights_in_other_formats_are_named_with_what_to_do() {
 }
 
 #[test]
-fn pickled_weights_of_timm_are_converted_by_timm() {
-    let dir = directory(&["pytorch_model.bin"]);
-    let config = r#"{"architecture": "resnet18", "pretrained_cfg": {}}"#;
-    std::fs::write(dir.path().join("config.json"), config).unwrap();
-    let error = refused(&dir);
-    assert!(error.contains("timm.models.save_for_hf"), "{error}");
-}
-
-#[test]
 fn an_onnx_file_in_place_of_a_directory_is_named() {
     let dir = directory(&["model.onnx"]);
     let why = why_no_checkpoint(&dir.path().join("model.onnx"));
     assert!(why.contains("`file` in place of `dir`"), "{why}");
-}
-
-#[test]
-fn pickled_weights_of_a_module_are_converted_by_sentence_transformers() {
-    let dir = directory(&["modules.json", "2_Dense/pytorch_model.bin"]);
-    let dense = dir.path().join("2_Dense");
-    let error = open_weights(&dense, &dense.join("model.safetensors")).unwrap_err();
-    assert!(
-        error
-            .to_string()
-            .contains("`SentenceTransformer(DIR).save_pretrained(DIR)`"),
-        "{error}"
-    );
 }
 
 #[test]

@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 
 use rawzip::{CompressionMethod, RECOMMENDED_BUFFER_SIZE, ReaderAt};
 
-use super::Source;
 use super::pickle::{Pickle, Value};
-use super::tensors::storage_type;
+use super::storage::storage_type;
+use crate::checkpoint::weights::Source;
 
 /// First bytes of a ZIP archive.
 const ZIP: &[u8] = b"PK\x03\x04";

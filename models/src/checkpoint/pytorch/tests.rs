@@ -21,7 +21,7 @@ fn refused(bytes: Vec<u8>) -> String {
     weights(bytes).unwrap_err().to_string()
 }
 
-/// Files of both containers, in memory and on disk, have the tensors of the safetensors file, and `tied`.
+/// Files of both containers, in memory and on disk, have the tensors of the safetensors file, two of them under two names.
 #[test]
 fn both_containers_have_every_tensor_in_row_major_order() {
     let mut expected = Weights::from_bytes("expected", bytes("tensors.safetensors").into()).unwrap();
@@ -29,7 +29,7 @@ fn both_containers_have_every_tensor_in_row_major_order() {
         let file = std::fs::File::open(fixture("pytorch").join(name)).unwrap();
         let on_disk = Weights::from_file(name, file).unwrap();
         for mut found in [weights(bytes(name)).unwrap(), on_disk] {
-            assert_eq!(found.raw().len(), expected.raw().len() + 1, "{name}");
+            assert_eq!(found.raw().len(), expected.raw().len() + 2, "{name}");
             for tensor in expected.raw() {
                 let same = found.raw().into_iter().find(|other| other.name == tensor.name);
                 assert_eq!(same.as_ref(), Some(&tensor), "{name}");
@@ -40,11 +40,14 @@ fn both_containers_have_every_tensor_in_row_major_order() {
                     tensor.name
                 );
             }
-            assert_eq!(
-                found.bytes_of("tied").unwrap(),
-                expected.bytes_of("matrix").unwrap(),
-                "{name}"
-            );
+            for (tied, with) in [("tied", "matrix"), ("tied_transposed", "transposed")] {
+                let bytes = found.bytes_of(tied).unwrap();
+                assert_eq!(bytes, expected.bytes_of(with).unwrap(), "{name}: {tied}");
+            }
+            for tensor in expected.raw() {
+                found.take_numbers(&tensor.name, &tensor.shape).unwrap();
+            }
+            found.finish(&[]).unwrap();
         }
     }
 }
@@ -87,6 +90,30 @@ fn a_directory_with_tied_weights_loads() {
         }
         found.finish(&[]).unwrap();
     }
+}
+
+/// Old directories of sentence-transformers have such files in the folders of their modules.
+#[test]
+fn a_module_of_sentence_transformers_loads() {
+    let dir = tempfile::tempdir().unwrap();
+    let from = fixture("sentence-modules");
+    for file in [
+        "config.json",
+        "model.safetensors",
+        "modules.json",
+        "1_Pooling/config.json",
+        "3_Dense/config.json",
+        "5_Dense/config.json",
+        "5_Dense/model.safetensors",
+    ] {
+        let target = dir.path().join(file);
+        std::fs::create_dir_all(target.parent().unwrap()).unwrap();
+        std::fs::copy(from.join(file), target).unwrap();
+    }
+    let missing = Checkpoint::open(dir.path()).unwrap_err().to_string();
+    assert!(missing.contains("3_Dense"), "{missing}");
+    std::fs::write(dir.path().join("3_Dense/pytorch_model.bin"), bytes("dense.bin")).unwrap();
+    assert!(Checkpoint::open(dir.path()).unwrap().sentence.is_some());
 }
 
 /// A file of PyTorch is read only in a directory without safetensors.
