@@ -33,15 +33,12 @@ impl SecondText {
     }
 
     /// Returns the position of the special token that represents the whole sequence: the first, or the last if this
-    /// text comes first.
+    /// text comes first or the sequence begins with no special token, as in XLNet.
     pub(crate) fn summary(&self) -> Option<usize> {
         let special = self.encoding.get_special_tokens_mask();
-        let position = if self.place == 0 {
-            special.len().checked_sub(1)?
-        } else {
-            0
-        };
-        (*special.get(position)? == 1).then_some(position)
+        let first = if self.place == 0 { None } else { Some(0) };
+        let mut positions = [first, special.len().checked_sub(1)].into_iter().flatten();
+        positions.find(|position| special.get(*position) == Some(&1))
     }
 
     /// Returns the byte range of the text that these tokens cover, extended to whole words.
