@@ -26,6 +26,7 @@ pub(super) mod inception;
 pub(super) mod mixer;
 pub(super) mod mobilenet;
 pub(super) mod mobilevit;
+mod modulation;
 mod pooled_attention;
 pub(super) mod poolformer;
 pub(super) mod pvt;

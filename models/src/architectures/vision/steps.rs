@@ -2,9 +2,9 @@
 
 use super::concat::{appended, concatenated};
 use super::conv_attention::ConvolvedAttention;
-use super::focalnet::Modulation;
 use super::group_norm::GroupNorm;
 use super::groups::GroupedConvolution;
+use super::modulation::Modulation;
 use super::pooled_attention::PooledAttention;
 use super::separable::SeparableAttention;
 use super::spatial_reduction::ReducedAttention;
