@@ -408,7 +408,7 @@ impl Handler<Reconnected> for Ingress {
         let is_local = |entry: &InFlight, replica: &str| self.dispatcher.has_replica(&entry.version, replica);
         let entries = self.ledger.connection_lost(now, is_local);
         self.ledger.for_each_mut(|entry| {
-            entry.parts_lost |= entry.target.has_parts && !entry.target.destination.is_local()
+            entry.parts_lost |= entry.target.has_parts && !entry.target.destination.is_local();
         });
         tracing::warn!(resent = entries.len(), "reconnected to the broker");
         self.resend(entries, now);

@@ -164,7 +164,7 @@ impl Handler<Delivery> for Short {
 async fn started(app: &str, plan: Plan, first: Recipient<Delivery>) -> (Addr<Ingress>, Addr<Busy>) {
     let bus = Bus::connect(BusConfig::new(app)).await.unwrap();
     let waiting = Busy::default().start();
-    let started = started_at(&bus, plan, first, waiting.clone().recipient());
+    let started = started_at(&bus, plan, &first, &waiting.clone().recipient());
     (started, waiting)
 }
 
@@ -172,8 +172,8 @@ async fn started(app: &str, plan: Plan, first: Recipient<Delivery>) -> (Addr<Ing
 fn started_at(
     bus: &Bus,
     plan: Plan,
-    first: Recipient<Delivery>,
-    others: Recipient<Delivery>,
+    first: &Recipient<Delivery>,
+    others: &Recipient<Delivery>,
 ) -> Addr<Ingress> {
     let dispatcher = Dispatcher::new(bus, App::new(APP).unwrap(), Clock::start());
     let plans = PlanVersions::new(APP);
@@ -515,7 +515,7 @@ fn a_newer_attempt_is_cancelled_when_an_older_one_answers() {
         let cancelled = App::new(APP).unwrap().stage_cancel();
         let mut cancelled = bus.client().subscribe(cancelled).await.unwrap();
         let first = Short(false).start();
-        let ingress = started_at(&bus, plan, first.recipient(), second.clone().recipient());
+        let ingress = started_at(&bus, plan, &first.recipient(), &second.clone().recipient());
         let (reply, answer) = oneshot::channel();
         ingress.send(request(reply)).await.unwrap();
         let sent_on = async {

@@ -149,15 +149,17 @@ fn like_xlm(model_type: &'static str, names: [&'static str; 4]) -> impl Iterator
         (TextTask::TokenClassification, Some("classifier.")),
         (TextTask::Embedding(Pooling::Mean), None),
     ];
-    let named = names.into_iter().zip(tasks);
-    named.map(move |(name, (task, head))| TextClass {
-        name,
-        model_type,
-        head,
-        read: xlm::read,
-        task,
-        unused: &["pred_layer."],
-    })
+    names
+        .into_iter()
+        .zip(tasks)
+        .map(move |(name, (task, head))| TextClass {
+            name,
+            model_type,
+            head,
+            read: xlm::read,
+            task,
+            unused: &["pred_layer."],
+        })
 }
 
 /// Encoders of DPR, which have no other tasks.

@@ -23,7 +23,8 @@ pub(super) const WEIGHTS: [&str; 2] = ["model.safetensors", "pytorch_model.bin"]
 
 /// Returns whether a file name is one of PyTorch's weights, whole or a shard.
 pub(crate) fn is_of_pytorch(name: &str) -> bool {
-    name.starts_with("pytorch_model") && (name.ends_with(".bin") || name.ends_with(".bin.index.json"))
+    let file = Path::new(name.strip_suffix(".index.json").unwrap_or(name));
+    name.starts_with("pytorch_model") && file.extension().is_some_and(|ending| ending == "bin")
 }
 
 /// First bytes of a pointer file, which Git LFS checks out instead of a large file.

@@ -9,8 +9,9 @@ use std::sync::Arc;
 use sha2::{Digest, Sha256};
 
 use super::files::is_of_pytorch;
+use super::pytorch::{self, Ranges};
 use super::weights::Source;
-use super::{Config, LoadError, pytorch};
+use super::{Config, LoadError};
 use crate::architectures::onnx::{folder_of_onnx, modules_of_onnx};
 
 /// Maximum size of a file that is hashed completely, bytes.
@@ -216,9 +217,6 @@ fn tensors(file: &mut File, length: u64) -> std::io::Result<Option<(Vec<u8>, Vec
     ends.dedup();
     Ok(Some((header, ends)))
 }
-
-/// Header of a file, and the byte range of each tensor.
-type Ranges = (Vec<u8>, Vec<(u64, u64)>);
 
 fn of_safetensors(file: &mut File, length: u64) -> std::io::Result<Option<Ranges>> {
     file.seek(SeekFrom::Start(0))?;

@@ -40,7 +40,7 @@ pub(super) fn open(file: String, source: &Source, length: u64) -> Result<Weights
     };
     let mut shards = vec![shard(source.clone())];
     // A tensor under several names has one shard, so that taking it takes them all.
-    let mut strided = BTreeMap::new();
+    let mut places = BTreeMap::new();
     let mut remaining = BTreeMap::new();
     for (name, tensor) in tensors {
         let Tensor {
@@ -54,7 +54,7 @@ pub(super) fn open(file: String, source: &Source, length: u64) -> Result<Weights
             None => (0, start),
             Some(strides) => {
                 let place = (start, shape.clone(), strides.clone());
-                let index = strided.entry(place).or_insert_with(|| {
+                let index = places.entry(place).or_insert_with(|| {
                     shards.push(shard(Source::Strided(Strided {
                         whole: Box::new(source.clone()),
                         start: start as u64,
@@ -77,8 +77,11 @@ pub(super) fn open(file: String, source: &Source, length: u64) -> Result<Weights
     Ok(Weights::of_tensors(file, shards, remaining))
 }
 
+/// Header of a file, and the byte range of each tensor.
+pub(super) type Ranges = (Vec<u8>, Vec<(u64, u64)>);
+
 /// Returns the pickle of a file, and the byte range of each tensor's storage; `None` for another format.
-pub(super) fn ranges(source: &Source, length: u64) -> Option<(Vec<u8>, Vec<(u64, u64)>)> {
+pub(super) fn ranges(source: &Source, length: u64) -> Option<Ranges> {
     let is_pytorch = is_pytorch(source, length).then_some(());
     let container = is_pytorch.and_then(|()| Container::open(source, length).ok())?;
     let storages = container.storages.values().map(|storage| (storage.0, storage.1));

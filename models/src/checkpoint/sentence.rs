@@ -43,7 +43,7 @@ pub struct SentenceModules {
 #[derive(Debug)]
 pub(crate) enum SentenceLayer {
     /// A linear layer.
-    Dense(SentenceDense),
+    Dense(Box<SentenceDense>),
     /// Normalises the vector to unit length.
     Normalise,
 }
@@ -146,7 +146,7 @@ impl SentenceModules {
                 }
                 "Dense" => {
                     let (layer, is_scored) = dense(&folder)?;
-                    read.layers.push(SentenceLayer::Dense(layer));
+                    read.layers.push(SentenceLayer::Dense(Box::new(layer)));
                     read.is_scored = is_scored;
                 }
                 "Normalize" => {

@@ -33,7 +33,7 @@ impl SecondText {
     }
 
     /// Returns the position of the special token that represents the whole sequence: the first, or the last if this
-    /// text comes first or the sequence begins with no special token, as in XLNet.
+    /// text comes first or the sequence begins with no special token, as in `XLNet`.
     pub(crate) fn summary(&self) -> Option<usize> {
         let special = self.encoding.get_special_tokens_mask();
         let first = if self.place == 0 { None } else { Some(0) };

@@ -41,7 +41,7 @@ impl<O: Ops> VectorLayer<O> {
         let taken = layers.into_iter().map(|layer| match layer {
             SentenceLayer::Dense(dense) => {
                 let inputs = std::mem::replace(width, dense.outputs);
-                Self::take(ops, dense, inputs)
+                Self::take(ops, *dense, inputs)
             }
             SentenceLayer::Normalise => Ok(Self::length_one(ops, *width)),
         });

@@ -66,8 +66,13 @@ struct Network {
     scales: bool,
     /// Whether norms follow the parts of a layer.
     norms_after: bool,
-    /// Whether a norm follows the modulation.
-    norm_within: bool,
+    modulation: ModulationSettings,
+}
+
+/// Settings of the modulation.
+struct ModulationSettings {
+    /// Whether a norm follows.
+    has_norm: bool,
     /// Whether the surroundings are averaged.
     averages: bool,
 }
@@ -82,8 +87,10 @@ impl Network {
             epsilon: epsilon(config, "layer_norm_eps")?,
             scales: flag("use_layerscale")?,
             norms_after: flag("use_post_layernorm")?,
-            norm_within: flag("use_post_layernorm_in_modulation")?,
-            averages: flag("normalize_modulator")?,
+            modulation: ModulationSettings {
+                has_norm: flag("use_post_layernorm_in_modulation")?,
+                averages: flag("normalize_modulator")?,
+            },
         })
     }
 
@@ -186,12 +193,12 @@ impl Network {
         }
         let layers = builder.layers();
         let context = layers.by_pixel(&at("projection_context"), &[width, width, 1, 1], 1)?;
-        let norm = if self.norm_within {
+        let norm = if self.modulation.has_norm {
             Some(layers.layer_norm(&at("layernorm"), width, self.epsilon)?)
         } else {
             None
         };
-        let share = self.averages.then(|| {
+        let share = self.modulation.averages.then(|| {
             let share = vec![1.0 / (levels + 1) as f32; width];
             layers.ops.norm(share, None, 0.0)
         });

@@ -194,13 +194,12 @@ impl<'a> Machine<'a> {
                     items: Vec::new(),
                 })
             }
-            // BUILD: the state of an object, such as the versions of the modules in a state dictionary.
-            b'b' => self.pop().map(drop),
+            // BUILD, POP: the state of an object is not needed, such as the versions of the modules in a state dictionary.
+            b'b' | b'0' => self.pop().map(drop),
             b'Q' => {
                 let identifier = self.pop()?;
                 self.object(Object::Persistent(identifier))
             }
-            b'0' => self.pop().map(drop),
             other => Err(format!(
                 "its operation {other:#04x} at byte {} is not one that PyTorch writes",
                 self.at - 1
@@ -208,12 +207,12 @@ impl<'a> Machine<'a> {
         }
     }
 
-    /// BININT1, BININT2, BININT, LONG1, BINFLOAT.
+    /// `BININT1`, `BININT2`, `BININT`, `LONG1`, `BINFLOAT`.
     fn number(&mut self, operation: u8) -> Result<(), String> {
         let value = match operation {
             b'K' | b'M' => {
                 let width = if operation == b'K' { 1 } else { 2 };
-                Value::Int(self.unsigned(width)? as i64)
+                Value::Int(i64::try_from(self.unsigned(width)?).unwrap_or(i64::MAX))
             }
             b'J' => {
                 let bytes = self.take(4)?.try_into().unwrap_or_default();
@@ -240,7 +239,7 @@ impl<'a> Machine<'a> {
         self.push(value)
     }
 
-    /// BINUNICODE, SHORT_BINUNICODE, BINUNICODE8, SHORT_BINSTRING, BINSTRING, BINBYTES, SHORT_BINBYTES, BINBYTES8.
+    /// `BINUNICODE`, `SHORT_BINUNICODE`, `BINUNICODE8`, `SHORT_BINSTRING`, `BINSTRING`, `BINBYTES`, `SHORT_BINBYTES`, `BINBYTES8`.
     fn text(&mut self, operation: u8) -> Result<(), String> {
         let width = match operation {
             0x8c | b'U' | b'C' => 1,
@@ -258,7 +257,7 @@ impl<'a> Machine<'a> {
         self.object(object)
     }
 
-    /// APPEND, APPENDS, ADDITEMS, SETITEM, SETITEMS.
+    /// `APPEND`, `APPENDS`, `ADDITEMS`, `SETITEM`, `SETITEMS`.
     fn add(&mut self, operation: u8) -> Result<(), String> {
         let values = match operation {
             b'a' => self.popped(1)?,
@@ -286,7 +285,7 @@ impl<'a> Machine<'a> {
         Ok(())
     }
 
-    /// BINPUT, LONG_BINPUT, BINGET, LONG_BINGET, MEMOIZE.
+    /// `BINPUT`, `LONG_BINPUT`, `BINGET`, `LONG_BINGET`, `MEMOIZE`.
     fn memo(&mut self, operation: u8) -> Result<(), String> {
         let key = match operation {
             0x94 => self.memo.len() as u64,
@@ -305,7 +304,7 @@ impl<'a> Machine<'a> {
         Ok(())
     }
 
-    /// GLOBAL, STACK_GLOBAL.
+    /// `GLOBAL`, `STACK_GLOBAL`.
     fn global(&mut self, operation: u8) -> Result<(), String> {
         let name = if operation == b'c' {
             let module = self.line()?;

@@ -86,22 +86,26 @@ pub(super) fn read_plbart(checkpoint: &mut Checkpoint) -> Result<Decoder, LoadEr
     read(checkpoint, &PLBART)
 }
 
+/// A model whose decoder begins with the last token of the text, so that its start token is not used.
+const MBART_CLASSIFIER: Layout = Layout {
+    start_token: Some(0),
+    starts_with_last: true,
+    ..MBART
+};
+
+/// As [`MBART_CLASSIFIER`].
+const PLBART_CLASSIFIER: Layout = Layout {
+    start_token: Some(0),
+    starts_with_last: true,
+    ..PLBART
+};
+
 pub(super) fn read_mbart_classifier(checkpoint: &mut Checkpoint) -> Result<Decoder, LoadError> {
-    read_classifier(checkpoint, MBART)
+    read(checkpoint, &MBART_CLASSIFIER)
 }
 
 pub(super) fn read_plbart_classifier(checkpoint: &mut Checkpoint) -> Result<Decoder, LoadError> {
-    read_classifier(checkpoint, PLBART)
-}
-
-/// Reads a model whose decoder begins with the last token of the text, so that its start token is not used.
-fn read_classifier(checkpoint: &mut Checkpoint, layout: Layout) -> Result<Decoder, LoadError> {
-    let layout = Layout {
-        start_token: Some(0),
-        starts_with_last: true,
-        ..layout
-    };
-    read(checkpoint, &layout)
+    read(checkpoint, &PLBART_CLASSIFIER)
 }
 
 pub(super) fn read_pegasus(checkpoint: &mut Checkpoint) -> Result<Decoder, LoadError> {
